@@ -1,0 +1,38 @@
+"""l0arm: networks that learn to be small.
+
+Every unit of a network gets a stochastic binary gate z ~ Bernoulli(g(phi)); phi is trained jointly
+with the weights, and closed units are not computed, in training or after.
+"""
+
+from l0arm import data, estimators, gates, methods, metrics, models, penalties
+from l0arm.compaction import compact
+from l0arm.entry import sparsify
+from l0arm.gates import HardSigmoid, ScaledSigmoid
+from l0arm.groups import EmptyGroupWarning, Gated, Group, Loss, Patch, Slice
+from l0arm.metrics import architecture, expected_flops, expected_l0, prune_rate
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "EmptyGroupWarning",
+    "Gated",
+    "Group",
+    "HardSigmoid",
+    "Loss",
+    "Patch",
+    "ScaledSigmoid",
+    "Slice",
+    "architecture",
+    "compact",
+    "data",
+    "estimators",
+    "expected_flops",
+    "expected_l0",
+    "gates",
+    "methods",
+    "metrics",
+    "models",
+    "penalties",
+    "prune_rate",
+    "sparsify",
+]

@@ -1,0 +1,6 @@
+"""From trained gates to a small plain network."""
+
+from l0arm.compaction.compact import compact
+from l0arm.compaction.selection import InputSelection
+
+__all__ = ["InputSelection", "compact"]

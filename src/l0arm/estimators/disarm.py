@@ -1,0 +1,54 @@
+"""DisARM (also U2G): ARM with u integrated out given both draws; never more variance than ARM.
+
+Dong, Mnih, Tucker, "DisARM: An Antithetic Gradient Estimator for Binary Latent Variables", 2020;
+Yin, Ho, Yan, Qian, Zhou, "Probabilistic Best Subset Selection via Gradient-Based Optimization",
+2020.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from l0arm.estimators.protocol import Objective
+from l0arm.estimators.surrogate import (
+    antithetic_loss,
+    antithetic_pair,
+    loss_of,
+    probabilities,
+    surrogate,
+    uniform_like,
+)
+from l0arm.gates import Gates
+
+
+@dataclass(frozen=True)
+class DisARM:
+    """``1/2 (f(z) - f(z~)) (z - z~) max(pi, 1 - pi)``: exactly 0 for a gate whose draws agree.
+
+    >>> probs = torch.tensor([0.9], requires_grad=True)
+    >>> loss = DisARM().at(lambda z: z.sum(), probs, torch.tensor([0.5]))  # both draws are open
+    >>> loss.backward(); probs.grad
+    tensor([0.])
+    """
+
+    unbiased = True
+    forwards = 2
+    backwards = 1
+    drops = True
+
+    def __call__(
+        self, f: Objective, gates: Gates | Tensor, generator: torch.Generator | None = None
+    ) -> Tensor:
+        return self.at(f, gates, uniform_like(probabilities(gates), generator))
+
+    def at(self, f: Objective, gates: Gates | Tensor, u: Tensor) -> Tensor:
+        """The estimate for given noise u."""
+        probs = probabilities(gates)
+        z, z_anti = antithetic_pair(u, probs)
+        value = f(z)
+        difference = loss_of(value) - antithetic_loss(f, z, z_anti, value)
+        s = difference / 2 * (z - z_anti) * torch.maximum(probs, 1 - probs).detach()
+        return surrogate(value, s, gates)

@@ -1,0 +1,49 @@
+"""The expectation itself, summed over all 2^V draws (Eq. 6): the oracle of the estimators."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from l0arm.estimators.protocol import Objective
+from l0arm.estimators.surrogate import at_least_float32, probabilities
+from l0arm.gates import Gates
+
+
+@dataclass(frozen=True)
+class Exact:
+    """``E[f(z)] = sum_z p(z) f(z)``, Eq. 6; its value is the expectation, not one f(z).
+
+    >>> probs = torch.tensor([0.5, 0.25], requires_grad=True)
+    >>> loss = Exact()(lambda z: z[0] * z[1], probs)
+    >>> loss.backward(); loss.item(), probs.grad
+    (0.125, tensor([0.2500, 0.5000]))
+    """
+
+    max_gates: int = 16
+    unbiased = True
+    forwards = 0  # 2^V: depends on the number of gates
+    backwards = 0
+    drops = True
+
+    def __call__(
+        self, f: Objective, gates: Gates | Tensor, generator: torch.Generator | None = None
+    ) -> Tensor:
+        probs = probabilities(gates)
+        if probs.numel() > self.max_gates:
+            raise ValueError(
+                f"the exact estimator sums over 2^V draws and takes V <= {self.max_gates} gates, "
+                f"got V = {probs.numel()}; use 'disarm' or 'arm', or Exact(max_gates=...)"
+            )
+        draws = all_draws(probs.numel(), probs)
+        weights = torch.where(draws.bool(), probs, 1 - probs).prod(dim=1)  # p(z)
+        losses = [at_least_float32(f(z)).reshape(()) for z in draws]
+        return (weights * torch.stack(losses)).sum()  # Eq. 6
+
+
+def all_draws(gates: int, like: Tensor) -> Tensor:
+    """The 2^V binary vectors as rows, in the dtype and on the device of ``like``."""
+    codes = torch.arange(2**gates, device=like.device)
+    return (codes[:, None] >> torch.arange(gates, device=like.device) & 1).to(like.dtype)

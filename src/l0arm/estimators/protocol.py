@@ -1,0 +1,46 @@
+"""What every estimator offers, whatever it computes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from l0arm.gates import Gates
+
+Objective = Callable[[Tensor], Tensor]  # f: a flat vector of gates z -> a scalar loss
+
+
+class Estimator(Protocol):
+    """How a gradient reaches phi through a binary draw.
+
+    ``estimator(f, gates)`` returns a scalar whose *value* is f(z) at a draw z, and whose
+    *gradient* with respect to ``gates.probs`` is an estimate of dE[f]/dprobs. The chain rule to
+    phi is autograd's, so it is right for every g. ``gates`` may be a plain tensor of probabilities.
+    """
+
+    @property
+    def unbiased(self) -> bool:
+        """Whether the mean of the estimate is the gradient."""
+        ...
+
+    @property
+    def forwards(self) -> int:
+        """Evaluations of f in one training step."""
+        ...
+
+    @property
+    def backwards(self) -> int:
+        """How many of those evaluations keep a graph."""
+        ...
+
+    @property
+    def drops(self) -> bool:
+        """Whether closed units need not be computed (no gradient in z is asked of them)."""
+        ...
+
+    def __call__(
+        self, f: Objective, gates: Gates | Tensor, generator: torch.Generator | None = None
+    ) -> Tensor: ...

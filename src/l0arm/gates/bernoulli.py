@@ -1,0 +1,63 @@
+"""Bernoulli gates: z is exactly 0 or 1, and open with probability pi = g(phi) (Eq. 5, 8)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from l0arm.gates.functions import GateFunction, ScaledSigmoid, as_gate_function
+
+INITIAL_SPREAD = 0.01  # Sec. 5.1: g(phi) ~ N(mean, 0.01)
+
+
+@dataclass(frozen=True)
+class BernoulliGates:
+    """``z ~ Ber(pi)``, independent of each other."""
+
+    phi: Tensor
+    probs: Tensor  # pi = g(phi), with its graph to phi
+
+    @property
+    def open_probability(self) -> Tensor:
+        """P(z != 0) = pi."""
+        return self.probs
+
+    def sample(self, generator: torch.Generator | None = None) -> Tensor:
+        """``1[u < g(phi)]``, Eq. 8."""
+        pi = self.probs.detach()
+        u = torch.rand(pi.shape, generator=generator, dtype=pi.dtype, device=pi.device)
+        return (u < pi).to(pi.dtype)
+
+    def deterministic(self, tau: Tensor | float) -> Tensor:
+        """``z-bar = g(phi) if g(phi) > tau else 0``, Eq. 14: E[z] of Eq. 13, thresholded."""
+        pi = self.probs.detach()  # Eq. 13
+        return torch.where(pi > tau, pi, 0.0)  # Eq. 14
+
+
+@dataclass(frozen=True)
+class Bernoulli:
+    """The family ``z ~ Ber(g(phi))`` for any gate function g.
+
+    >>> family = Bernoulli(ScaledSigmoid(k=7))
+    >>> phi = family.initial(torch.full((3,), 0.8), generator=torch.Generator().manual_seed(0))
+    >>> family(phi).probs
+    tensor([0.8154, 0.7971, 0.7782])
+    """
+
+    g: GateFunction | Callable[[Tensor], Tensor] = ScaledSigmoid()
+
+    def __call__(self, phi: Tensor) -> BernoulliGates:
+        return BernoulliGates(phi, self.g(phi))
+
+    def initial(self, mean: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """phi such that g(phi) ~ N(mean, 0.01), through the inverse of g itself.
+
+        Draws are kept halfway inside (0, 1), so that a mean near an end never saturates.
+        """
+        noise = torch.randn(mean.shape, generator=generator, dtype=mean.dtype)
+        pi = mean + INITIAL_SPREAD * noise.to(mean.device)
+        pi = torch.minimum(torch.maximum(pi, mean / 2), (1 + mean) / 2)
+        return as_gate_function(self.g).inverse(pi)

@@ -1,0 +1,164 @@
+"""How the cut tensors reach the modules: hooks that install them for the length of one call.
+
+Installing in hooks, from the draw of the moment, survives activation checkpointing (recomputation
+happens inside backward, after the call) and deepcopy; the user's forward runs unmodified.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from l0arm.groups.draw import Draw
+from l0arm.groups.layout import Layout, TensorCut, named_tensors
+from l0arm.groups.slicing import theta, write_back
+
+
+class Engine:
+    """The current draw, and a hook on every module that owns something a draw changes."""
+
+    def __init__(self, model: nn.Module, layout: Layout) -> None:
+        self.layout = layout
+        self.current: Draw | None = None
+        self.remembered: Draw | None = None  # of the last pass with a graph: for recomputation
+        self._handles: list[RemovableHandle] = []
+        self.attach(model)
+
+    def attach(self, model: nn.Module) -> None:
+        """Put the hooks on; a module that a draw leaves alone gets none."""
+        known = named_tensors(
+            model
+        )  # by identity, so that a tied weight is cut wherever it is used
+        cuts = {id(known[name]): spec for name, spec in self.layout.tensors.items()}
+        for name, module in model.named_modules():
+            hook = _ModuleHook(self, name, module, cuts)
+            if hook.needed:
+                self._handles += hook.register(module)
+
+    def detach(self) -> None:
+        """Take the hooks off again."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+
+    @contextmanager
+    def evaluating(self, draw: Draw) -> Iterator[None]:
+        """Everything the model computes inside sees this draw."""
+        previous, self.current = self.current, draw
+        try:
+            yield
+        finally:
+            self.current = previous
+            if torch.is_grad_enabled() and draw.writes:
+                self.remembered = draw.without_writing()
+
+    def draw_now(self) -> Draw | None:
+        """The draw in force; inside backward (recomputation), that of the pass being recomputed."""
+        if self.current is None and torch._C._current_graph_task_id() != -1:
+            return self.remembered
+        return self.current
+
+
+class _ModuleHook:
+    """Swaps one module's tensors for those of the draw before its forward, and back after it."""
+
+    def __init__(
+        self, engine: Engine, name: str, module: nn.Module, cuts: dict[int, TensorCut]
+    ) -> None:
+        self.engine = engine
+        self.parameters = {
+            key: cuts[id(p)] for key, p in module._parameters.items() if id(p) in cuts
+        }
+        self.buffers = {key: cuts.get(id(b)) for key, b in module._buffers.items() if b is not None}
+        layout = engine.layout
+        self.selection = layout.selections.get(name)
+        self.patches = [
+            (patch, number)
+            for number, group in enumerate(layout.groups)
+            for patch in group.patches
+            if patch.module == name
+        ]
+        self.saved: list[tuple[dict[str, Any], str, Any]] = []  # what to put back after the call
+        self.copies: dict[str, tuple[Tensor, Tensor, int]] = {}  # buffers: original, copy, version
+
+    @property
+    def needed(self) -> bool:
+        return bool(self.parameters or self.buffers or self.selection or self.patches)
+
+    def register(self, module: nn.Module) -> list[RemovableHandle]:
+        return [
+            module.register_forward_pre_hook(self.enter, prepend=True, with_kwargs=True),
+            module.register_forward_hook(self.leave, always_call=True),
+        ]
+
+    def enter(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        draw = self.engine.draw_now()
+        if draw is None:
+            return None
+        for key, spec in self.parameters.items():
+            original = module._parameters[key]
+            assert original is not None
+            self._swap(module._parameters, key, theta(original, spec, draw))
+        for key, buffer_spec in self.buffers.items():
+            self._enter_buffer(module, key, buffer_spec, draw)
+        for patch, group in self.patches:
+            closed = self.engine.layout.groups[group].units - draw.units_kept(group)
+            if draw.sliced and closed:
+                value = getattr(module, patch.attribute) - patch.per_unit * closed
+                self._swap(module.__dict__, patch.attribute, value)
+        if self.selection is None or not draw.sliced:
+            return None
+        return _gather(args, kwargs, self.selection[0], draw.kept(self.selection[1]).local)
+
+    def leave(self, module: nn.Module, args: object, output: object) -> None:
+        draw = self.engine.draw_now()
+        if draw is not None and draw.writes:
+            for key, (original, installed, version) in self.copies.items():
+                now = module._buffers[key]
+                if now is not None and (now is not installed or _version(now) != version):
+                    write_back(original, now, self.buffers[key], draw)
+        for home, key, value in reversed(self.saved):
+            home[key] = value
+        self.saved.clear()
+        self.copies.clear()
+
+    def _enter_buffer(
+        self, module: nn.Module, key: str, spec: TensorCut | None, draw: Draw
+    ) -> None:
+        """An uncut buffer of the pass that writes stays in place; all others are copies."""
+        original = module._buffers[key]
+        assert original is not None
+        if spec is None and draw.writes:
+            return
+        value = original if spec is None else theta(original, spec, draw)
+        copied = value.clone() if value is original else value
+        self._swap(module._buffers, key, copied)
+        self.copies[key] = (original, copied, _version(copied))
+
+    def _swap(self, home: dict[str, Any], key: str, value: object) -> None:
+        self.saved.append((home, key, home[key]))
+        home[key] = value
+
+
+def _version(tensor: Tensor) -> int:
+    """Counts in-place changes (tensors of inference mode do not count theirs)."""
+    return -1 if tensor.is_inference() else tensor._version
+
+
+def _gather(
+    args: tuple[Any, ...], kwargs: dict[str, Any], dim: int, local: Tensor | None
+) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+    """The first argument of the call, reduced to the open positions."""
+    if local is None:
+        return None
+    if args:
+        return (args[0].index_select(dim, local), *args[1:]), kwargs
+    key = next(iter(kwargs))
+    return args, {**kwargs, key: kwargs[key].index_select(dim, local)}

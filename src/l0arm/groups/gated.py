@@ -1,0 +1,217 @@
+"""``Gated``: a user's model, its groups, and phi."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal, NamedTuple, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from l0arm.gates.family import GateFamily, Gates
+from l0arm.gates.threshold import DEFAULT_TAU, valley
+from l0arm.groups.draw import Draw
+from l0arm.groups.engine import Engine
+from l0arm.groups.group import Group
+from l0arm.groups.layout import resolve
+from l0arm.groups.randomness import SharedRandomness
+
+Execution = Literal["sliced", "masked"]
+Threshold = float | Literal["valley"]
+
+
+class EmptyGroupWarning(UserWarning):
+    """A draw closed every unit of a group; a stand-in unit with zero weight keeps the shapes."""
+
+
+class Loss(NamedTuple):
+    """What to minimise: ``total.backward()`` trains theta and phi."""
+
+    total: Tensor
+    data: Tensor
+    penalty: Tensor
+
+
+class GatingMethod(Protocol):
+    """The triple that makes a sparsification method."""
+
+    @property
+    def gate(self) -> GateFamily: ...
+
+    @property
+    def estimator(self) -> Callable[..., Tensor]: ...
+
+    @property
+    def penalties(self) -> Sequence[Callable[[Gated], Tensor]]: ...
+
+
+class Gated(nn.Module):
+    """A model whose units are gated by ``z ~ Ber(g(phi))``.
+
+    Calling it takes a fresh draw in training mode and z-bar (Eq. 14) in eval mode. ``loss`` gives
+    the objective of Eq. 8. The model inside keeps its own parameters at full size; ``gated.model``
+    called on its own is the dense network.
+    """
+
+    phi: nn.Parameter
+    group_of: Tensor  # flat gate -> number of its group
+    sizes: Tensor  # |g|: how many weights each gate answers for (Eq. 17)
+
+    def __init__(
+        self,
+        model: nn.Module,
+        groups: Sequence[Group],
+        method: GatingMethod,
+        *,
+        execution: Execution = "sliced",
+        threshold: Threshold = DEFAULT_TAU,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        self.layout = resolve(model, groups)
+        self.method = method
+        self.execution: Execution = _checked_execution(execution)
+        self.threshold: Threshold = _checked_threshold(threshold)
+        self.model = model
+        mean = torch.cat([torch.full((g.units,), g.initial) for g in self.layout.groups])
+        device = next(model.parameters()).device
+        self.phi = nn.Parameter(method.gate.initial(mean, generator).to(device))
+        self.register_buffer("group_of", self.layout.group_of.to(device), persistent=False)
+        self.register_buffer("sizes", self.layout.sizes.to(device), persistent=False)
+        self.engine = Engine(model, self.layout)
+        self._warned: set[str] = set()
+
+    @property
+    def groups(self) -> tuple[Group, ...]:
+        """The groups, in the order of their gates in phi."""
+        return self.layout.groups
+
+    @property
+    def gates(self) -> Gates:
+        """All gates at the present phi, with their graph."""
+        return self.method.gate(self.phi)
+
+    def per_group(self, gates: Tensor) -> dict[str, Tensor]:
+        """A flat vector over all gates, split by group."""
+        return {g.name: gates[self.layout.span(n)] for n, g in enumerate(self.groups)}
+
+    def deterministic(self) -> Tensor:
+        """z-bar for all gates (Eq. 14), with the threshold of each group."""
+        with torch.no_grad():
+            gates = self.gates
+            return gates.deterministic(self.tau(gates.probs))
+
+    def tau(self, pi: Tensor) -> Tensor | float:
+        """The threshold of every gate: one number, or the valley of each group's histogram."""
+        if self.threshold != "valley":
+            return self.threshold
+        valleys = [valley(pi[self.layout.span(n)]) for n in range(len(self.groups))]
+        return pi.new_tensor(valleys)[self.group_of]
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """The model under the draw in force, else under a fresh one (training) or z-bar (eval)."""
+        if self.engine.current is not None:
+            return self.model(*args, **kwargs)
+        z = self.gates.sample() if self.training else self.deterministic()
+        with self.drawn(z):
+            return self.model(*args, **kwargs)
+
+    def loss(self, closure: Callable[[], Tensor], generator: torch.Generator | None = None) -> Loss:
+        """The objective of Eq. 8: ``closure`` computes the data loss from ``self(x)``.
+
+        The estimator calls the closure as often as it needs to. All evaluations see the same
+        state of the random number generators, and only the first with a graph writes buffers.
+        """
+        randomness = SharedRandomness(self.phi.device)
+        written = False
+        outside = torch.is_grad_enabled()
+
+        def f(z: Tensor) -> Tensor:
+            nonlocal written
+            writes = not written and torch.is_grad_enabled() == outside
+            written = written or writes
+            with randomness, self.drawn(z, writes=writes):
+                return _finite_scalar(closure())
+
+        data = self.method.estimator(f, self.gates, generator)
+        penalty = sum((p(self) for p in self.method.penalties), data.new_zeros(()))
+        return Loss(data + penalty, data, penalty)
+
+    @contextmanager
+    def drawn(self, z: Tensor, *, writes: bool = True) -> Iterator[None]:
+        """Calls of ``self`` inside use the gates z; ``writes=False`` leaves all buffers alone."""
+        draw = Draw(self.layout, z, sliced=self.execution == "sliced", writes=writes)
+        self.warn_of_empty(draw)
+        with self.engine.evaluating(draw):
+            yield
+
+    def parameter_groups(
+        self, lr: float = 1e-3, gate_lr: float | None = None, **weights: Any
+    ) -> list[dict[str, Any]]:
+        """For an optimizer: the weights, and phi on its own without weight decay."""
+        parameters = [p for p in self.model.parameters() if p.requires_grad]
+        gate_lr = lr if gate_lr is None else gate_lr
+        return [
+            {"params": parameters, "lr": lr, **weights},
+            {"params": [self.phi], "lr": gate_lr, "weight_decay": 0.0},
+        ]
+
+    def compact(self, *, optimizer: torch.optim.Optimizer | None = None) -> nn.Module:
+        """A plain, smaller copy of the model with z-bar made permanent; ``self`` is untouched."""
+        from l0arm.compaction import compact  # a layer above: the verb, offered as a method
+
+        return compact(self, optimizer=optimizer)
+
+    def warn_of_empty(self, draw: Draw) -> None:
+        """Say, once for each group, that a draw closed it whole."""
+        for name in (self.groups[number].name for number in draw.empty):
+            if name not in self._warned:
+                self._warned.add(name)
+                warnings.warn(
+                    f"every unit of group '{name}' is closed in this draw; a stand-in unit with "
+                    "zero weight keeps the layer running (exact). If it stays so, lower lam or "
+                    "start the group at a higher keep probability",
+                    EmptyGroupWarning,
+                    stacklevel=4,
+                )
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Gated:
+        """Moves and casts like any module, but phi never falls below float32."""
+        precise = self.phi.detach()
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        if self.phi.dtype not in (torch.float32, torch.float64):
+            self.phi.data = precise.to(device=self.phi.device, dtype=torch.float32)
+        return self
+
+    def extra_repr(self) -> str:
+        return f"groups={[f'{g.name}({g.units})' for g in self.groups]}, execution={self.execution}"
+
+
+def _finite_scalar(value: Tensor) -> Tensor:
+    if not isinstance(value, Tensor) or value.numel() != 1:
+        got = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+        raise ValueError(
+            f"the closure of loss() must return a scalar tensor, got {got}; "
+            "reduce it, e.g. F.cross_entropy(gated(x), y) with its default mean"
+        )
+    if not math.isfinite(value.item()):
+        raise ValueError(
+            f"the data loss is {value.item()}; no parameter was changed. Check the input for NaN, "
+            "lower the learning rate, or clip gradients"
+        )
+    return value.reshape(())
+
+
+def _checked_threshold(tau: Threshold) -> Threshold:
+    if tau == "valley" or (isinstance(tau, int | float) and 0.0 < tau < 1.0):
+        return tau
+    raise ValueError(f"threshold must lie strictly between 0 and 1, or be 'valley'; got {tau!r}")
+
+
+def _checked_execution(execution: Execution) -> Execution:
+    if execution not in ("sliced", "masked"):
+        raise ValueError(f"execution must be 'sliced' or 'masked'; got {execution!r}")
+    return execution

@@ -1,0 +1,116 @@
+"""Where z sits: a group is a vector of gates and the slices of tensors that it cuts (Sec. 3.4)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Slice:
+    """The positions of each unit along one dimension of a named tensor.
+
+    Unit j owns ``[j * block, (j + 1) * block)`` of ``dim`` (block = 16 for a flattened 4 x 4 map),
+    or ``index[j]`` when given. ``dim=None``: unit j is element j of the tensor (a gate per weight).
+
+    >>> Slice("fc1.weight", dim=1, block=2).positions(units=2, size=4)
+    ((0, 1), (2, 3))
+    """
+
+    tensor: str
+    dim: int | None
+    block: int = 1
+    index: tuple[tuple[int, ...], ...] | None = None
+
+    def positions(self, units: int, size: int) -> tuple[tuple[int, ...], ...]:
+        """The positions of every unit, checked against the size of the dimension."""
+        if self.index is not None:
+            _check_index(self, units, size)
+            return self.index
+        if units * self.block != size:
+            raise ValueError(
+                f"has {units} units of block {self.block}, that is {units * self.block} positions, "
+                f"but {self.where} has {size}; check units and Slice.block "
+                "(a flattened 4 x 4 map has block 16), or give Slice.index"
+            )
+        return tuple(tuple(range(j * self.block, (j + 1) * self.block)) for j in range(units))
+
+    @property
+    def where(self) -> str:
+        """For messages: which dimension of which tensor."""
+        return f"'{self.tensor}'" if self.dim is None else f"dim {self.dim} of '{self.tensor}'"
+
+
+@dataclass(frozen=True)
+class Patch:
+    """An integer attribute that counts units: it loses ``per_unit`` for each closed one."""
+
+    module: str
+    attribute: str
+    per_unit: int = 1
+
+
+@dataclass(frozen=True)
+class Group:
+    """One vector of gates.
+
+    A closed unit is absent from every weight that *reads* it, so it no longer matters what computes
+    it: the rows that *make* it can be dropped too. Nothing between the two may mix units.
+
+    ``counts`` are the |g| weights of Eq. 17 and 18: weights, not biases. ``select`` names the
+    module whose input is gathered (and the dimension) when the gates are finer than what the
+    producer can drop. ``initial`` is the mean of g(phi) at the start (Sec. 5.1).
+    """
+
+    name: str
+    units: int
+    reads: tuple[Slice, ...]
+    makes: tuple[Slice, ...] = ()
+    counts: tuple[Slice, ...] = ()
+    select: Slice | None = None
+    patches: tuple[Patch, ...] = ()
+    initial: float = 0.5
+
+    def __post_init__(self) -> None:
+        if self.units < 1:
+            raise ValueError(
+                f"group '{self.name}' has {self.units} units; a group needs at least 1"
+            )
+        if not self.reads:
+            raise ValueError(
+                f"group '{self.name}' has no reads: a unit is closed in the weights that read it; "
+                "name at least one, e.g. reads=(Slice('next.weight', dim=1),)"
+            )
+        if not 0.0 < self.initial < 1.0:
+            raise ValueError(
+                f"group '{self.name}' starts at keep probability {self.initial!r}, but it must lie "
+                "strictly between 0 and 1; use e.g. 0.95 for nearly open"
+            )
+
+
+def unit_slices(tensor: Tensor, piece: Slice, units: int) -> tuple[tuple[int, ...], ...]:
+    """``piece.positions`` against a real tensor, whose dimension must exist."""
+    if piece.dim is None:
+        return piece.positions(units, tensor.numel())
+    if not -tensor.dim() <= piece.dim < tensor.dim():
+        raise ValueError(
+            f"cuts {piece.where}, but that tensor has {tensor.dim()} dimensions "
+            f"{tuple(tensor.shape)}; check Slice.dim"
+        )
+    return piece.positions(units, tensor.shape[piece.dim])
+
+
+def _check_index(piece: Slice, units: int, size: int) -> None:
+    index = piece.index or ()
+    if len(index) != units:
+        raise ValueError(
+            f"has {units} units, but Slice.index for {piece.where} lists {len(index)}; "
+            "give one tuple of positions per unit"
+        )
+    flat = [position for unit in index for position in unit]
+    if len(set(flat)) != len(flat) or any(not 0 <= position < size for position in flat):
+        raise ValueError(
+            f"has positions in Slice.index for {piece.where} that repeat or lie outside "
+            f"0..{size - 1}; each position belongs to at most one unit"
+        )

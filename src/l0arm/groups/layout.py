@@ -1,0 +1,222 @@
+"""Groups resolved against a model, once: which gate acts on which position of which tensor.
+
+All gates of all groups form one flat vector of V entries. A position of a tensor's dimension is
+described by the flat number of its gate, or by V, the number of a gate that is always open.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor, nn
+
+from l0arm.groups.group import Group, Slice, unit_slices
+
+
+@dataclass(eq=False)
+class Reach:
+    """One group on one dimension: the flat gate of every position."""
+
+    group: int
+    gate_of: Tensor  # int64, one entry per position; V where no gate of the group acts
+    folds: bool  # the group reads here, so z is multiplied in; producers' rows are only cut
+    selects: bool  # the group's closed positions still arrive, and are gathered away
+    plain: bool  # position j is unit j: the gates of the group in order
+
+    def gates_on(self, device: torch.device) -> Tensor:
+        """``gate_of`` on a device; it moves there once and stays."""
+        if self.gate_of.device != device:
+            self.gate_of = self.gate_of.to(device)
+        return self.gate_of
+
+
+@dataclass(eq=False)
+class Axis:
+    """One dimension that groups cut: several may, and a position is kept if all of them keep it."""
+
+    size: int
+    reaches: tuple[Reach, ...]
+
+
+@dataclass(eq=False)
+class TensorCut:
+    """How one tensor is cut: an axis per dimension, and element-wise gates on top."""
+
+    name: str
+    axes: dict[int, Axis] = field(default_factory=dict)
+    elementwise: list[int] = field(default_factory=list)  # groups that gate single elements
+
+
+@dataclass(eq=False)
+class Layout:
+    """Everything the engine needs to know about where the gates sit."""
+
+    groups: tuple[Group, ...]
+    offsets: tuple[int, ...]
+    gates: int  # V
+    group_of: Tensor  # flat gate -> group
+    sizes: Tensor  # |g|, the number of weights each gate answers for (Eq. 17)
+    tensors: dict[str, TensorCut]
+    selections: dict[str, tuple[int, Axis]]  # module -> (dim of its input, axis it is gathered by)
+
+    def span(self, group: int) -> slice:
+        """The part of the flat vector that belongs to a group."""
+        start = self.offsets[group]
+        return slice(start, start + self.groups[group].units)
+
+
+def resolve(model: nn.Module, groups: Sequence[Group]) -> Layout:
+    """Check every group against the model and lay its gates out."""
+    _check_names(groups)
+    offsets, total = [], 0
+    for group in groups:
+        offsets.append(total)
+        total += group.units
+    _check_modules(model, groups)
+    tensors = named_tensors(model)
+    groups = [_canonical(group, tensors) for group in groups]
+    reaches = _collect(tensors, groups, offsets, total)
+    cuts = _share_axes(tensors, reaches)
+    for number, group in enumerate(groups):
+        for piece in group.reads:
+            if piece.dim is None:
+                cuts.setdefault(piece.tensor, TensorCut(piece.tensor)).elementwise.append(number)
+    owner = torch.tensor([n for n, group in enumerate(groups) for _ in range(group.units)])
+    selections = {}
+    for group in groups:
+        if group.select is not None:
+            read = group.reads[0]
+            axis = cuts[read.tensor].axes[_positive(tensors[read.tensor], read)]
+            selections[group.select.tensor] = (group.select.dim or 0, axis)
+    sizes = torch.cat([_sizes(tensors, group) for group in groups])
+    return Layout(tuple(groups), tuple(offsets), total, owner, sizes, cuts, selections)
+
+
+def _sizes(tensors: dict[str, Tensor], group: Group) -> Tensor:
+    """|g| of every unit of a group, Eq. 17."""
+    sizes = torch.zeros(group.units)
+    for piece in group.counts:
+        tensor = tensors[piece.tensor]
+        each = 1 if piece.dim is None else tensor.numel() // tensor.shape[piece.dim]
+        sizes += each * torch.tensor([len(p) for p in units_of(tensors, group, piece)])
+    return sizes
+
+
+def named_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """Parameters and buffers under all their names: a tied weight has several."""
+    return {
+        **dict(model.named_parameters(remove_duplicate=False)),
+        **dict(model.named_buffers(remove_duplicate=False)),
+    }
+
+
+def units_of(tensors: dict[str, Tensor], group: Group, piece: Slice) -> tuple[tuple[int, ...], ...]:
+    """The positions of a group's units in a named tensor; an error names the group."""
+    try:
+        return unit_slices(tensors[piece.tensor], piece, group.units)
+    except ValueError as error:
+        raise ValueError(f"group '{group.name}' {error}") from None
+
+
+def _canonical(group: Group, tensors: dict[str, Tensor]) -> Group:
+    """The group with every tensor under the first of its names."""
+    first: dict[int, str] = {}
+    for name, tensor in tensors.items():
+        first.setdefault(id(tensor), name)
+
+    def rename(pieces: tuple[Slice, ...]) -> tuple[Slice, ...]:
+        return tuple(replace(s, tensor=first[id(_tensor(tensors, group, s))]) for s in pieces)
+
+    return replace(
+        group, reads=rename(group.reads), makes=rename(group.makes), counts=rename(group.counts)
+    )
+
+
+def _collect(
+    tensors: dict[str, Tensor], groups: Sequence[Group], offsets: list[int], total: int
+) -> dict[tuple[str, int], list[Reach]]:
+    """Every (tensor, dimension) with the groups that cut it."""
+    found: dict[tuple[str, int], list[Reach]] = {}
+    for number, group in enumerate(groups):
+        for piece in group.counts:
+            units_of(tensors, group, piece)
+        for piece, folds in [(s, True) for s in group.reads] + [(s, False) for s in group.makes]:
+            units = units_of(tensors, group, piece)
+            if piece.dim is None:
+                continue
+            tensor = tensors[piece.tensor]
+            dim = _positive(tensor, piece)
+            gate_of = torch.full((tensor.shape[dim],), total)
+            for unit, positions in enumerate(units):
+                gate_of[list(positions)] = offsets[number] + unit
+            plain = piece.index is None and piece.block == 1
+            selects = folds and group.select is not None
+            found.setdefault((piece.tensor, dim), []).append(
+                Reach(number, gate_of, folds, selects, plain)
+            )
+    return found
+
+
+def _share_axes(
+    tensors: dict[str, Tensor], reaches: dict[tuple[str, int], list[Reach]]
+) -> dict[str, TensorCut]:
+    """One Axis object for all dimensions cut alike, so that a draw works each out only once."""
+    axes: dict[tuple[object, ...], Axis] = {}
+    cuts: dict[str, TensorCut] = {}
+    for (name, dim), found in reaches.items():
+        size = tensors[name].shape[dim]
+        key = (size, *((r.group, r.folds, r.selects, tuple(r.gate_of.tolist())) for r in found))
+        axis = axes.setdefault(key, Axis(size, tuple(found)))
+        cuts.setdefault(name, TensorCut(name)).axes[dim] = axis
+    return cuts
+
+
+def _tensor(tensors: dict[str, Tensor], group: Group, piece: Slice) -> Tensor:
+    if piece.tensor not in tensors:
+        near = _nearest(piece.tensor, tensors)
+        raise ValueError(
+            f"group '{group.name}' names the tensor '{piece.tensor}', which the model does not "
+            f"have; nearest names: {near}"
+        )
+    return tensors[piece.tensor]
+
+
+def _check_names(groups: Sequence[Group]) -> None:
+    if not groups:
+        raise ValueError("no groups: nothing would be gated; pass at least one Group")
+    names = [group.name for group in groups]
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if repeated:
+        raise ValueError(f"group names must be unique, but {repeated} stand more than once")
+
+
+def _check_modules(model: nn.Module, groups: Sequence[Group]) -> None:
+    modules = dict(model.named_modules())
+    for group in groups:
+        named = [patch.module for patch in group.patches]
+        if group.select is not None:
+            named.append(group.select.tensor)
+        for name in named:
+            if name not in modules:
+                raise ValueError(
+                    f"group '{group.name}' names the module '{name}', which the model does not "
+                    f"have; nearest names: {_nearest(name, modules)}"
+                )
+        for patch in group.patches:
+            if not isinstance(getattr(modules[patch.module], patch.attribute, None), int):
+                raise ValueError(
+                    f"group '{group.name}' patches '{patch.module}.{patch.attribute}', which is "
+                    "not an integer attribute; check Patch.attribute"
+                )
+
+
+def _nearest(name: str, known: dict[str, Tensor] | dict[str, nn.Module]) -> str:
+    return ", ".join(difflib.get_close_matches(name, [n for n in known if n], 3, 0.0)) or "none"
+
+
+def _positive(tensor: Tensor, piece: Slice) -> int:
+    assert piece.dim is not None
+    return piece.dim % tensor.dim()

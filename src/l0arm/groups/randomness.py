@@ -1,0 +1,54 @@
+"""One state of the random number generators for all evaluations of a loss.
+
+Dropout then draws the same noise in every evaluation (f is one function of z), and a second pass
+that is skipped leaves the stream of random numbers as it would have been.
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+
+import torch
+
+
+class SharedRandomness:
+    """A context to enter once per evaluation: each starts where the first one started.
+
+    >>> shared = SharedRandomness(torch.device("cpu"))
+    >>> with shared: first = torch.rand(())
+    >>> with shared: second = torch.rand(())
+    >>> bool(first == second), bool(torch.rand(()) == first)
+    (True, False)
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._cuda = device if device.type == "cuda" else None
+        self._start: list[torch.Tensor] | None = None
+        self._after: list[torch.Tensor] | None = None
+
+    def __enter__(self) -> None:
+        if self._start is None:
+            self._start = self._state()
+        else:
+            self._after = self._state()
+            self._restore(self._start)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._after is not None:
+            self._restore(self._after)
+
+    def _state(self) -> list[torch.Tensor]:
+        states = [torch.get_rng_state()]
+        if self._cuda is not None:
+            states.append(torch.cuda.get_rng_state(self._cuda))
+        return states
+
+    def _restore(self, states: list[torch.Tensor]) -> None:
+        torch.set_rng_state(states[0])
+        if self._cuda is not None:
+            torch.cuda.set_rng_state(states[1], self._cuda)

@@ -1,0 +1,96 @@
+"""Expected floating point operations, in training and at inference (Sec. 5.2).
+
+The gates are independent, so the expected size of a layer is the product of the expected open
+rows and columns of its weight, and its expected FLOPs are that share of its dense ones.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from l0arm.groups import Gated
+from l0arm.groups.layout import TensorCut
+
+
+@dataclass(frozen=True)
+class ExpectedFlops:
+    """FLOPs (2 per multiply-add) for the given input.
+
+    ``inference`` is one forward pass under the gates, ``training`` all forward passes of a step, as
+    the paper counts; ``step`` adds the backward pass at twice a forward.
+    """
+
+    dense: float
+    inference: float
+    training: float
+    step: float
+
+
+def expected_flops(gated: Gated, *inputs: Any) -> ExpectedFlops:
+    """E[FLOPs] under the gates at the present phi."""
+    per_module = flops_by_module(gated, *inputs)
+    with torch.no_grad():
+        pi = gated.gates.open_probability
+        shares = {name: _expected_share(gated, name, pi) for name in per_module}
+    dense = float(sum(per_module.values()))
+    forward = sum(count * shares[name] for name, count in per_module.items())
+    estimator: Any = gated.method.estimator
+    training = estimator.forwards * forward
+    return ExpectedFlops(dense, forward, training, training + 2 * estimator.backwards * forward)
+
+
+def count_flops(model: nn.Module, *inputs: Any) -> int:
+    """FLOPs of one forward pass of a plain model."""
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        model(*inputs)
+    return int(counter.get_total_flops())
+
+
+def flops_by_module(gated: Gated, *inputs: Any) -> dict[str, float]:
+    """FLOPs of the dense network, split by the module that spends them."""
+    model, training = gated.model, gated.training
+    gated.eval()
+    try:
+        with torch.no_grad(), FlopCounterMode(display=False) as counter:
+            model(*inputs)
+    finally:
+        gated.train(training)
+    root = type(model).__name__
+    total = {
+        name.removeprefix(root).removeprefix("."): float(sum(ops.values()))
+        for name, ops in counter.get_flop_counts().items()
+        if name != "Global"
+    }
+    own = dict(total)
+    for name in total:  # a parent's count includes its children's
+        parent = name.rpartition(".")[0]
+        if name and parent in own:
+            own[parent] -= total[name]
+    return {name: count for name, count in own.items() if count}
+
+
+def _expected_share(gated: Gated, module: str, pi: Tensor) -> float:
+    """E[open share] of the module's weight; 1 for what the gates do not reach."""
+    share = 1.0
+    prefix = f"{module}." if module else ""
+    for key, parameter in gated.model.get_submodule(module).named_parameters(recurse=False):
+        spec = gated.layout.tensors.get(prefix + key)
+        if spec is not None and parameter.dim() >= 2:
+            share *= _share_of(spec, pi)
+    return share
+
+
+def _share_of(spec: TensorCut, pi: Tensor) -> float:
+    padded = torch.cat([pi, pi.new_ones(1)])
+    share = 1.0
+    for axis in spec.axes.values():
+        open_positions = pi.new_ones(axis.size)
+        for reach in axis.reaches:
+            open_positions = open_positions * padded[reach.gates_on(pi.device)]
+        share *= float(open_positions.mean())
+    return share

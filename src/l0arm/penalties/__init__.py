@@ -1,0 +1,6 @@
+"""What being open costs."""
+
+from l0arm.penalties.norms import L0, L1, L2
+from l0arm.penalties.strength import Strength
+
+__all__ = ["L0", "L1", "L2", "Strength"]

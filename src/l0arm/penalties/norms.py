@@ -1,0 +1,84 @@
+"""Expected norms of theta under the gates: what being open costs (Eq. 5, 15-18).
+
+Each is a sum over groups of P(open) times a number that the weights |g| of the unit give:
+how many they are (L0), their absolute values (L1), their squares (L2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from l0arm.groups import Gated, Slice
+from l0arm.groups.layout import named_tensors
+from l0arm.penalties.strength import Strength, checked, per_group
+
+
+@dataclass(frozen=True)
+class L0:
+    """``lam * sum_g |g| g(phi_g)``, Eq. 5 and Eq. 17."""
+
+    lam: Strength
+
+    def __post_init__(self) -> None:
+        checked(self.lam)
+
+    def __call__(self, gated: Gated) -> Tensor:
+        return (_strengths(self.lam, gated) * gated.sizes * gated.gates.open_probability).sum()
+
+
+@dataclass(frozen=True)
+class L1:
+    """``lam * sum_j g(phi_j) |theta~_j|``, Eq. 15."""
+
+    lam: Strength
+
+    def __post_init__(self) -> None:
+        checked(self.lam)
+
+    def __call__(self, gated: Gated) -> Tensor:
+        return _expected_norm(gated, self.lam, torch.abs)
+
+
+@dataclass(frozen=True)
+class L2:
+    """``lam * sum_g g(phi_g) sum_j theta~_j^2``, Eq. 16 and Eq. 18."""
+
+    lam: Strength
+
+    def __post_init__(self) -> None:
+        checked(self.lam)
+
+    def __call__(self, gated: Gated) -> Tensor:
+        return _expected_norm(gated, self.lam, torch.square)
+
+
+def _strengths(lam: Strength, gated: Gated) -> Tensor:
+    """lambda of every gate."""
+    values = per_group(lam, gated.groups)
+    return gated.phi.new_tensor(values)[gated.group_of]
+
+
+def _expected_norm(gated: Gated, lam: Strength, of: Callable[[Tensor], Tensor]) -> Tensor:
+    """sum over units of lambda P(open) sum_j of(theta~_j) (Eq. 15, 16, 18)."""
+    tensors = named_tensors(gated.model)
+    total = gated.phi.new_zeros(())
+    open_probability = gated.per_group(gated.gates.open_probability)
+    for strength, group in zip(per_group(lam, gated.groups), gated.groups, strict=True):
+        for piece in group.counts:
+            norms = _per_unit(of(tensors[piece.tensor]), piece, group.units)
+            total = total + strength * (open_probability[group.name] * norms).sum()
+    return total
+
+
+def _per_unit(values: Tensor, piece: Slice, units: int) -> Tensor:
+    """Sum the values of each unit's slice."""
+    if piece.dim is None:
+        return values.flatten()
+    rows = values.movedim(piece.dim, 0).flatten(1).sum(1)
+    if piece.index is None:
+        return rows.view(units, piece.block).sum(1)
+    return torch.stack([rows[list(positions)].sum() for positions in piece.index])

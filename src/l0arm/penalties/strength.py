@@ -1,0 +1,49 @@
+"""The strength lambda of a penalty: one number, or one per group."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from l0arm.groups import Group
+
+Strength = float | Sequence[float] | Mapping[str, float]
+
+
+def checked(lam: Strength, name: str = "lam") -> Strength:
+    """``lam`` itself, if every number in it is finite and not negative."""
+    values = (
+        lam.values() if isinstance(lam, Mapping) else lam if isinstance(lam, Sequence) else [lam]
+    )
+    for value in values:
+        if not (isinstance(value, int | float) and math.isfinite(value) and value >= 0):
+            raise ValueError(
+                f"{name} must be a finite number >= 0, or one per group; got {value!r}"
+                + (f" in {lam!r}" if lam is not value else "")
+            )
+    return lam
+
+
+def per_group(lam: Strength, groups: Sequence[Group]) -> list[float]:
+    """The strength of each group, in order.
+
+    >>> from l0arm.models import MLP
+    >>> per_group({"fc1": 0.1, "fc2": 0.3, "fc3": 0.4}, MLP().groups())
+    [0.1, 0.3, 0.4]
+    """
+    if isinstance(lam, Mapping):
+        names = [group.name for group in groups]
+        if set(lam) != set(names):
+            raise ValueError(
+                f"lam names the groups {sorted(lam)}, but the model has {names}; "
+                "give one strength for each of them"
+            )
+        return [float(lam[name]) for name in names]
+    if isinstance(lam, Sequence):
+        if len(lam) != len(groups):
+            raise ValueError(
+                f"lam has {len(lam)} entries, but there are {len(groups)} groups "
+                f"({', '.join(g.name for g in groups)}); give one strength for each of them"
+            )
+        return [float(value) for value in lam]
+    return [float(lam)] * len(groups)
