@@ -37,8 +37,7 @@ def compact(gated: Gated, *, optimizer: torch.optim.Optimizer | None = None) -> 
     _cut_tensors(small, gated.layout, draw)
     if transfer is not None:
         transfer(small)
-    _select_inputs(small, gated.layout, draw)
-    return small
+    return _select_inputs(small, gated.layout, draw)
 
 
 def _cut_tensors(model: nn.Module, layout: Layout, draw: Draw) -> None:
@@ -71,11 +70,14 @@ def _cut(tensor: Tensor, spec: TensorCut, draw: Draw) -> Tensor:
     return nn.Parameter(cut, tensor.requires_grad) if is_parameter else cut
 
 
-def _select_inputs(model: nn.Module, layout: Layout, draw: Draw) -> None:
+def _select_inputs(model: nn.Module, layout: Layout, draw: Draw) -> nn.Module:
     """Where gates are finer than the producer can drop, the reader picks its inputs itself."""
     for name, (dim, axis) in layout.selections.items():
         local = draw.kept(axis).local
         if local is not None:
+            module = InputSelection(model.get_submodule(name), dim, local)
+            if not name:
+                return module
             parent, _, child = name.rpartition(".")
-            module = model.get_submodule(name)
-            setattr(model.get_submodule(parent), child, InputSelection(module, dim, local))
+            setattr(model.get_submodule(parent), child, module)
+    return model

@@ -39,9 +39,11 @@ def prepare_transfer(
         new = {id(p): parameters[names[id(p)]] for p in _weights(optimizer, gated)}
         optimizer.state.clear()
         optimizer.state.update({new[key]: value for key, value in state.items() if value})
-        for group in optimizer.param_groups:
-            group["params"] = [new[id(p)] for p in group["params"] if p is not gated.phi]
-        optimizer.param_groups[:] = [g for g in optimizer.param_groups if g["params"]]
+        for group in optimizer.param_groups:  # phi's own stays, empty: a scheduler counts groups
+            held = [n for n, p in enumerate(group["params"]) if p is not gated.phi]
+            group["params"] = [new[id(group["params"][n])] for n in held]
+            if "param_names" in group:
+                group["param_names"] = [group["param_names"][n] for n in held]
 
     return exchange
 
@@ -54,11 +56,14 @@ def _weights(optimizer: torch.optim.Optimizer, gated: Gated) -> list[nn.Paramete
 
 def _cut_state(value: Any, parameter: Tensor, spec: TensorCut | None, draw: Draw, key: str) -> Any:
     """A tensor shaped like the parameter is cut like it; numbers and step counts stay."""
-    if not isinstance(value, Tensor) or value.dim() == 0:
+    if value is None or isinstance(value, int | float | str):
         return value
-    if value.shape != parameter.shape:
+    if isinstance(value, Tensor) and value.dim() == 0:
+        return value
+    if not isinstance(value, Tensor) or value.shape != parameter.shape:
+        what = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
         raise ValueError(
-            f"cannot cut the optimizer state '{key}' of shape {tuple(value.shape)} for a parameter "
+            f"cannot cut the optimizer state '{key}' of {what} for a parameter "
             f"of shape {tuple(parameter.shape)}; make a new optimizer for the compact network"
         )
     return value.clone() if spec is None else theta(value, spec, draw).clone()

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor, nn
+
+from l0arm.groups.engine import gather
 
 
 class InputSelection(nn.Module):
@@ -21,9 +25,9 @@ class InputSelection(nn.Module):
         self.dim = dim
         self.register_buffer("index", index)
 
-    def forward(self, x: Tensor) -> Tensor:
-        selected: Tensor = self.module(x.index_select(self.dim, self.index))
-        return selected
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        args, kwargs = gather(self.module, args, kwargs, self.dim, self.index)
+        return self.module(*args, **kwargs)
 
     def extra_repr(self) -> str:
         return f"{self.index.numel()} positions of dim {self.dim}"

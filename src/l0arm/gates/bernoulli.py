@@ -57,6 +57,8 @@ class Bernoulli:
 
         Draws are kept halfway inside (0, 1), so that a mean near an end never saturates.
         """
+        eps = torch.finfo(mean.dtype).eps
+        mean = mean.clamp(eps, 1 - eps)  # else a mean that rounds to 0 or 1 makes phi infinite
         noise = torch.randn(mean.shape, generator=generator, dtype=mean.dtype)
         pi = mean + INITIAL_SPREAD * noise.to(mean.device)
         pi = torch.minimum(torch.maximum(pi, mean / 2), (1 + mean) / 2)

@@ -48,6 +48,8 @@ class Draw:
         # Fractions (a thresholded mean, a relaxed gate) and gates with a graph are multiplied in.
         self.binary = not z.requires_grad and bool((z == self.open).all())
         self._memo: dict[Axis, Kept] = {}
+        if not self.binary:
+            self._refuse_fractions()
 
     def units_kept(self, group: int) -> int:
         """How many units of a group are computed: the open ones, or its stand-in."""
@@ -64,7 +66,7 @@ class Draw:
     def without_writing(self) -> Draw:
         """The same draw for a pass that must leave no trace in the buffers."""
         twin = copy.copy(self)
-        twin.writes = False
+        twin.writes, twin._memo = False, {}  # it may be kept for long: positions on demand
         return twin
 
     def mask(self, axis: Axis) -> Tensor | None:
@@ -83,6 +85,16 @@ class Draw:
     def of_group(self, group: int) -> Tensor:
         """The gates of one group."""
         return self.z[self.layout.span(group)]
+
+    def _refuse_fractions(self) -> None:
+        for number in self.layout.twice:
+            span = self.layout.span(number)
+            if self.z.requires_grad or bool((self.z[span] != self.open[span]).any()):
+                raise ValueError(
+                    f"group '{self.layout.groups[number].name}' reads and makes one tensor (tied "
+                    "weights): a gate between 0 and 1 would be multiplied in twice; pass gates "
+                    "that are 0 or 1, or untie the weights"
+                )
 
     def _cut(self, axis: Axis) -> Kept:
         cutting = [r for r in axis.reaches if not self.full[r.group]]

@@ -6,6 +6,7 @@ happens inside backward, after the call) and deepcopy; the user's forward runs u
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -16,6 +17,7 @@ from torch.utils.hooks import RemovableHandle
 
 from l0arm.groups.draw import Draw
 from l0arm.groups.layout import Layout, TensorCut, named_tensors
+from l0arm.groups.recomputation import Passes
 from l0arm.groups.slicing import theta, write_back
 
 
@@ -25,7 +27,8 @@ class Engine:
     def __init__(self, model: nn.Module, layout: Layout) -> None:
         self.layout = layout
         self.current: Draw | None = None
-        self.remembered: Draw | None = None  # of the last pass with a graph: for recomputation
+        self.passes = Passes()  # for recomputation
+        self.entered: list[_ModuleHook] = []  # whose module has cut tensors installed right now
         self._handles: list[RemovableHandle] = []
         self.attach(model)
 
@@ -50,18 +53,19 @@ class Engine:
     def evaluating(self, draw: Draw) -> Iterator[None]:
         """Everything the model computes inside sees this draw."""
         previous, self.current = self.current, draw
+        this = self.passes.begin(draw)
         try:
             yield
         finally:
             self.current = previous
-            if torch.is_grad_enabled() and draw.writes:
-                self.remembered = draw.without_writing()
+            self.passes.end(this)
+            for hook in self.entered[::-1] if previous is None else ():
+                hook.restore()  # torch calls no hook after a KeyboardInterrupt
 
     def draw_now(self) -> Draw | None:
         """The draw in force; inside backward (recomputation), that of the pass being recomputed."""
-        if self.current is None and torch._C._current_graph_task_id() != -1:
-            return self.remembered
-        return self.current
+        task = torch._C._current_graph_task_id()
+        return self.current if task == -1 else self.passes.recomputed(task)
 
 
 class _ModuleHook:
@@ -83,6 +87,7 @@ class _ModuleHook:
             for patch in group.patches
             if patch.module == name
         ]
+        self.draw: Draw | None = None  # in force during the call
         self.saved: list[tuple[dict[str, Any], str, Any]] = []  # what to put back after the call
         self.copies: dict[str, tuple[Tensor, Tensor, int]] = {}  # buffers: original, copy, version
 
@@ -99,9 +104,10 @@ class _ModuleHook:
     def enter(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-        draw = self.engine.draw_now()
+        self.draw = draw = self.engine.draw_now()
         if draw is None:
             return None
+        self.engine.entered.append(self)
         for key, spec in self.parameters.items():
             original = module._parameters[key]
             assert original is not None
@@ -115,19 +121,31 @@ class _ModuleHook:
                 self._swap(module.__dict__, patch.attribute, value)
         if self.selection is None or not draw.sliced:
             return None
-        return _gather(args, kwargs, self.selection[0], draw.kept(self.selection[1]).local)
+        dim, axis = self.selection
+        local = draw.kept(axis).local
+        return None if local is None else gather(module, args, kwargs, dim, local)
 
     def leave(self, module: nn.Module, args: object, output: object) -> None:
-        draw = self.engine.draw_now()
-        if draw is not None and draw.writes:
-            for key, (original, installed, version) in self.copies.items():
-                now = module._buffers[key]
-                if now is not None and (now is not installed or _version(now) != version):
-                    write_back(original, now, self.buffers[key], draw)
+        draw = self.draw
+        if draw is None:
+            return
+        try:
+            for key, (original, installed, version) in self.copies.items() if draw.writes else ():
+                now, spec = module._buffers[key], self.buffers[key]
+                touched = now is not installed or _version(now) != version
+                if now is not None and (touched or (module.training and _counts_rows(spec))):
+                    write_back(original, now, spec, draw)
+        finally:
+            self.restore()
+
+    def restore(self) -> None:
+        """The module as the user knows it."""
         for home, key, value in reversed(self.saved):
             home[key] = value
         self.saved.clear()
         self.copies.clear()
+        self.draw = None
+        self.engine.entered.remove(self)
 
     def _enter_buffer(
         self, module: nn.Module, key: str, spec: TensorCut | None, draw: Draw
@@ -147,18 +165,22 @@ class _ModuleHook:
         home[key] = value
 
 
-def _version(tensor: Tensor) -> int:
+def _version(tensor: Tensor | None) -> int:
     """Counts in-place changes (tensors of inference mode do not count theirs)."""
-    return -1 if tensor.is_inference() else tensor._version
+    return -1 if tensor is None or tensor.is_inference() else tensor._version
 
 
-def _gather(
-    args: tuple[Any, ...], kwargs: dict[str, Any], dim: int, local: Tensor | None
-) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-    """The first argument of the call, reduced to the open positions."""
-    if local is None:
-        return None
+def _counts_rows(spec: TensorCut | None) -> bool:
+    """A running statistic: batch_norm changes it in place without counting the change."""
+    axes = [] if spec is None else list(spec.axes.values())
+    return len(axes) == 1 and not any(reach.folds for reach in axes[0].reaches)
+
+
+def gather(
+    module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dim: int, index: Tensor
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of a call, the first of them (by forward's signature) reduced to positions."""
     if args:
-        return (args[0].index_select(dim, local), *args[1:]), kwargs
-    key = next(iter(kwargs))
-    return args, {**kwargs, key: kwargs[key].index_select(dim, local)}
+        return (args[0].index_select(dim, index), *args[1:]), kwargs
+    key = next(iter(inspect.signature(module.forward).parameters))
+    return args, {**kwargs, key: kwargs[key].index_select(dim, index)}

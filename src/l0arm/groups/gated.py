@@ -99,10 +99,16 @@ class Gated(nn.Module):
         return {g.name: gates[self.layout.span(n)] for n, g in enumerate(self.groups)}
 
     def deterministic(self) -> Tensor:
-        """z-bar for all gates (Eq. 14), with the threshold of each group."""
+        """z-bar for all gates (Eq. 14), with the threshold of each group.
+
+        Tied weights that a group both makes and reads would fold a fraction twice: there, 0 or 1.
+        """
         with torch.no_grad():
             gates = self.gates
-            return gates.deterministic(self.tau(gates.probs))
+            z = gates.deterministic(self.tau(gates.probs))
+            for span in map(self.layout.span, self.layout.twice):
+                z[span] = (z[span] != 0).to(z.dtype)
+            return z
 
     def tau(self, pi: Tensor) -> Tensor | float:
         """The threshold of every gate: one number, or the valley of each group's histogram."""
@@ -179,11 +185,12 @@ class Gated(nn.Module):
                 )
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Gated:
-        """Moves and casts like any module, but phi never falls below float32."""
+        """Moves and casts like any module, but phi and |g| never fall below float32."""
         precise = self.phi.detach()
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         if self.phi.dtype not in (torch.float32, torch.float64):
             self.phi.data = precise.to(device=self.phi.device, dtype=torch.float32)
+            self.sizes = self.layout.sizes.to(self.phi.device)
         return self
 
     def extra_repr(self) -> str:

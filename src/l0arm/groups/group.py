@@ -23,6 +23,13 @@ class Slice:
     block: int = 1
     index: tuple[tuple[int, ...], ...] | None = None
 
+    def __post_init__(self) -> None:
+        if self.dim is None and (self.block != 1 or self.index is not None):
+            raise ValueError(
+                f"a Slice of '{self.tensor}' with dim=None gates every element on its own, but got "
+                f"block={self.block}, index={self.index}; leave them out, or name a dim"
+            )
+
     def positions(self, units: int, size: int) -> tuple[tuple[int, ...], ...]:
         """The positions of every unit, checked against the size of the dimension."""
         if self.index is not None:

@@ -61,6 +61,7 @@ class Layout:
     sizes: Tensor  # |g|, the number of weights each gate answers for (Eq. 17)
     tensors: dict[str, TensorCut]
     selections: dict[str, tuple[int, Axis]]  # module -> (dim of its input, axis it is gathered by)
+    twice: tuple[int, ...] = ()  # groups that read and make one tensor: a fraction would act twice
 
     def span(self, group: int) -> slice:
         """The part of the flat vector that belongs to a group."""
@@ -92,7 +93,12 @@ def resolve(model: nn.Module, groups: Sequence[Group]) -> Layout:
             axis = cuts[read.tensor].axes[_positive(tensors[read.tensor], read)]
             selections[group.select.tensor] = (group.select.dim or 0, axis)
     sizes = torch.cat([_sizes(tensors, group) for group in groups])
-    return Layout(tuple(groups), tuple(offsets), total, owner, sizes, cuts, selections)
+    twice = tuple(n for n, group in enumerate(groups) if _where(group.reads) & _where(group.makes))
+    return Layout(tuple(groups), tuple(offsets), total, owner, sizes, cuts, selections, twice)
+
+
+def _where(pieces: Sequence[Slice]) -> set[tuple[str, int | None]]:
+    return {(piece.tensor, piece.dim) for piece in pieces}
 
 
 def _sizes(tensors: dict[str, Tensor], group: Group) -> Tensor:
@@ -122,13 +128,18 @@ def units_of(tensors: dict[str, Tensor], group: Group, piece: Slice) -> tuple[tu
 
 
 def _canonical(group: Group, tensors: dict[str, Tensor]) -> Group:
-    """The group with every tensor under the first of its names."""
+    """The group with every tensor under the first of its names, and every slice once."""
     first: dict[int, str] = {}
     for name, tensor in tensors.items():
         first.setdefault(id(tensor), name)
 
     def rename(pieces: tuple[Slice, ...]) -> tuple[Slice, ...]:
-        return tuple(replace(s, tensor=first[id(_tensor(tensors, group, s))]) for s in pieces)
+        return tuple(dict.fromkeys(one_name(s, _tensor(tensors, group, s)) for s in pieces))
+
+    def one_name(piece: Slice, tensor: Tensor) -> Slice:
+        from_end = piece.dim is not None and -tensor.dim() <= piece.dim < 0
+        dim = _positive(tensor, piece) if from_end else piece.dim
+        return replace(piece, tensor=first[id(tensor)], dim=dim)
 
     return replace(
         group, reads=rename(group.reads), makes=rename(group.makes), counts=rename(group.counts)
@@ -180,6 +191,12 @@ def _tensor(tensors: dict[str, Tensor], group: Group, piece: Slice) -> Tensor:
         raise ValueError(
             f"group '{group.name}' names the tensor '{piece.tensor}', which the model does not "
             f"have; nearest names: {near}"
+        )
+    if ".parametrizations." in f".{piece.tensor}":
+        raise ValueError(
+            f"group '{group.name}' names '{piece.tensor}', from which a parametrization computes "
+            "the weight: to cut it is not to cut the weight; make the weight plain first with "
+            "torch.nn.utils.parametrize.remove_parametrizations"
         )
     return tensors[piece.tensor]
 

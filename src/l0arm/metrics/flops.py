@@ -15,6 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from l0arm.groups import Gated
 from l0arm.groups.layout import TensorCut
+from l0arm.metrics.modes import in_eval
 
 
 @dataclass(frozen=True)
@@ -46,20 +47,16 @@ def expected_flops(gated: Gated, *inputs: Any) -> ExpectedFlops:
 
 def count_flops(model: nn.Module, *inputs: Any) -> int:
     """FLOPs of one forward pass of a plain model."""
-    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+    with in_eval(model), torch.no_grad(), FlopCounterMode(display=False) as counter:
         model(*inputs)
     return int(counter.get_total_flops())
 
 
 def flops_by_module(gated: Gated, *inputs: Any) -> dict[str, float]:
     """FLOPs of the dense network, split by the module that spends them."""
-    model, training = gated.model, gated.training
-    gated.eval()
-    try:
-        with torch.no_grad(), FlopCounterMode(display=False) as counter:
-            model(*inputs)
-    finally:
-        gated.train(training)
+    model = gated.model
+    with in_eval(model), torch.no_grad(), FlopCounterMode(display=False) as counter:
+        model(*inputs)
     root = type(model).__name__
     total = {
         name.removeprefix(root).removeprefix("."): float(sum(ops.values()))

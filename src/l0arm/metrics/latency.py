@@ -10,6 +10,8 @@ from statistics import median, quantiles
 import torch
 from torch import Tensor, nn
 
+from l0arm.metrics.modes import in_eval
+
 
 @dataclass(frozen=True)
 class Latency:
@@ -29,11 +31,9 @@ def latency(
     models: Mapping[str, nn.Module], x: Tensor, *, rounds: int = 20, calls: int = 5
 ) -> dict[str, Latency]:
     """Interleaved: every round times every model, so that a noisy machine disturbs all alike."""
-    modes = {name: model.training for name, model in models.items()}
     times: dict[str, list[float]] = {name: [] for name in models}
-    with torch.inference_mode():
+    with in_eval(*models.values()), torch.inference_mode():
         for model in models.values():
-            model.eval()
             model(x)
         for _ in range(rounds):
             for name, model in models.items():
@@ -41,6 +41,4 @@ def latency(
                 for _ in range(calls):
                     model(x)
                 times[name].append(1e3 * (time.perf_counter() - start) / calls)
-    for name, model in models.items():
-        model.train(modes[name])
     return {name: Latency.of(measured) for name, measured in times.items()}

@@ -20,6 +20,8 @@ def prune_rate(gated: Gated, counted: Counted = "paper") -> float:
     ``paper``: of the gated layers' weights, with each layer's own gates, as in Tables 2 and 3.
     ``realised``: of all the model's weights, as compaction really removes them.
     """
+    if counted not in ("paper", "realised"):
+        raise ValueError(f"counted must be 'paper' or 'realised'; got {counted!r}")
     if counted == "paper":
         return pruned_percentage(gated, gated.deterministic())
     before, after = weight_count(gated.model), weight_count(gated.compact())
@@ -34,6 +36,10 @@ def pruned_percentage(gated: Gated, z: Tensor) -> float:
     for number, group in enumerate(gated.groups):
         for piece in group.counts:
             counting.setdefault(piece.tensor, set()).add(number)
+    if not counting:
+        raise ValueError(
+            "no group counts any weights, so there is no prune rate; name them in Group.counts"
+        )
     total = sum(tensors[name].numel() for name in counting)
     alive = sum(_alive(tensors[name], name, own, draw) for name, own in counting.items())
     return 100.0 * (1 - alive / total)

@@ -78,7 +78,7 @@ def _per_unit(values: Tensor, piece: Slice, units: int) -> Tensor:
     """Sum the values of each unit's slice."""
     if piece.dim is None:
         return values.flatten()
-    rows = values.movedim(piece.dim, 0).flatten(1).sum(1)
+    rows = values.movedim(piece.dim, 0).reshape(values.shape[piece.dim], -1).sum(1)
     if piece.index is None:
         return rows.view(units, piece.block).sum(1)
     return torch.stack([rows[list(positions)].sum() for positions in piece.index])

@@ -1,0 +1,156 @@
+"""An optimizer carried through compaction goes on as if nothing had happened."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.testing import assert_close
+
+from l0arm import Gated
+
+OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
+    "SGD": lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9, weight_decay=1e-3),
+    "Adam": lambda p: torch.optim.Adam(p, lr=1e-2),
+    "AMSGrad": lambda p: torch.optim.Adam(p, lr=1e-2, amsgrad=True),
+    "AdamW": lambda p: torch.optim.AdamW(p, lr=1e-2, weight_decay=0.1),
+    "RMSprop": lambda p: torch.optim.RMSprop(p, lr=1e-3, momentum=0.5, centered=True),
+}
+
+
+def steps(model: nn.Module, optimizer: torch.optim.Optimizer, net: Any, count: int) -> None:
+    for _ in range(count):
+        optimizer.zero_grad()
+        F.cross_entropy(model(net.x), net.y).backward()
+        optimizer.step()
+
+
+def saturated(net: Any, **options: Any) -> Gated:
+    """Half of the gates at 1 and half at 0, for certain: a draw is always the same."""
+    gated = net.gated(**options)
+    gated.phi.data = net.gates(0) * 2 - 1
+    return gated
+
+
+@pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS)
+@pytest.mark.parametrize("name", ["mlp", "lenet5", "wrn"])
+def test_training_goes_on_as_under_frozen_gates(name: str, make: Any, network: Any) -> None:
+    net = network(name)
+    masked, sliced = saturated(net, execution="masked"), saturated(net)
+    reference, optimizer = (make(g.parameter_groups(lr=0.01)) for g in (masked, sliced))
+    steps(masked, reference, net, 10)
+    steps(sliced, optimizer, net, 5)
+    small = sliced.compact(optimizer=optimizer)
+    steps(small, optimizer, net, 5)
+    assert_close(small.eval()(net.x), masked.eval()(net.x), rtol=1e-10, atol=1e-10)
+
+
+def test_the_state_is_that_of_the_open_units(network: Any) -> None:
+    net = network("lenet5")
+    gated = saturated(net)
+    optimizer = torch.optim.Adam(gated.parameter_groups())
+    steps(gated, optimizer, net, 2)
+    before = optimizer.state[gated.model.conv2.weight]["exp_avg"].clone()
+    small = gated.compact(optimizer=optimizer)
+    z = net.gates(0) != 0
+    after = optimizer.state[small.conv2.weight]["exp_avg"]
+    assert_close(after, before[z[20:70]][:, z[:20]], rtol=0, atol=0)
+
+
+def test_averages_of_gradients_are_not_scaled_by_z_bar(network: Any) -> None:
+    net = network("lenet5")
+    gated = net.gated()
+    optimizer = torch.optim.SGD(gated.parameter_groups(), momentum=0.9)
+    steps(gated, optimizer, net, 1)
+    before = optimizer.state[gated.model.fc2.weight]["momentum_buffer"].clone()
+    gated.phi.data = net.gates(0, fractional=True) - 0.5
+    small = gated.compact(optimizer=optimizer)
+    after = optimizer.state[small.fc2.weight]["momentum_buffer"]
+    assert_close(after, before[:, net.gates(0)[870:] != 0], rtol=0, atol=0)
+
+
+def test_phi_is_gone(network: Any) -> None:
+    net = network("mlp")
+    gated = saturated(net)
+    optimizer = torch.optim.Adam([*gated.model.parameters(), gated.phi])
+    steps(gated, optimizer, net, 1)
+    small = gated.compact(optimizer=optimizer)
+    held = [p for group in optimizer.param_groups for p in group["params"]]
+    assert list(map(id, held)) == list(map(id, small.parameters()))
+    assert {id(p) for p in optimizer.state} <= {id(p) for p in held}
+
+
+def test_parameter_names_follow(network: Any) -> None:
+    gated = saturated(network("mlp"))
+    optimizer = torch.optim.Adam(gated.named_parameters())
+    gated.compact(optimizer=optimizer)
+    (group,) = optimizer.param_groups
+    assert group["param_names"] == [f"model.{k}" for k, _ in gated.model.named_parameters()]
+
+
+@pytest.mark.parametrize("phi_first", [False, True])
+def test_a_scheduler_goes_on(phi_first: bool, network: Any) -> None:
+    net = network("mlp")
+    gated = saturated(net)
+    groups = gated.parameter_groups(lr=0.1, gate_lr=7.0)
+    optimizer = torch.optim.SGD(groups[::-1] if phi_first else groups)
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, [lambda n: 0.5**n] * 2)
+    small = gated.compact(optimizer=optimizer)
+    steps(small, optimizer, net, 1)
+    scheduler.step()
+    (weights,) = [group for group in optimizer.param_groups if group["params"]]
+    assert weights["lr"] == 0.05
+
+
+def test_options_of_a_group_stay(network: Any) -> None:
+    gated = saturated(network("mlp"))
+    optimizer = torch.optim.AdamW(gated.parameter_groups(lr=0.3, weight_decay=0.2))
+    gated.compact(optimizer=optimizer)
+    assert (optimizer.param_groups[0]["lr"], optimizer.param_groups[0]["weight_decay"]) == (
+        0.3,
+        0.2,
+    )
+
+
+def contents(optimizer: torch.optim.Optimizer) -> Any:
+    return copy.deepcopy(optimizer.state_dict()), [
+        [id(p) for p in group["params"]] for group in optimizer.param_groups
+    ]
+
+
+def test_a_foreign_parameter_is_refused_and_the_optimizer_untouched(network: Any) -> None:
+    net = network("mlp")
+    gated = saturated(net)
+    optimizer = torch.optim.Adam([*gated.parameters(), nn.Parameter(torch.ones(3, 4))])
+    steps(gated, optimizer, net, 1)
+    before = contents(optimizer)
+    with pytest.raises(ValueError, match=r"holds a parameter of shape \(3, 4\) that is not the"):
+        gated.compact(optimizer=optimizer)
+    assert_close(contents(optimizer), before, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("state", [torch.ones(5), [torch.ones(300, 784)], {"factor": 1.0}])
+def test_state_that_cannot_be_cut_is_refused_and_the_optimizer_untouched(
+    state: Any, network: Any
+) -> None:
+    net = network("mlp")
+    gated = saturated(net)
+    optimizer = torch.optim.Adam(gated.parameter_groups())
+    steps(gated, optimizer, net, 1)
+    optimizer.state[gated.model.fc1.weight]["odd"] = state
+    before = contents(optimizer)
+    with pytest.raises(ValueError, match=r"cannot cut the optimizer state 'odd'.* new optimizer"):
+        gated.compact(optimizer=optimizer)
+    assert_close(contents(optimizer), before, rtol=0, atol=0)
+
+
+def test_an_optimizer_that_never_stepped_has_nothing_to_cut(network: Any) -> None:
+    net = network("mlp")
+    gated = saturated(net)
+    optimizer = torch.optim.Adam(gated.parameter_groups())
+    small = gated.compact(optimizer=optimizer)
+    steps(small, optimizer, net, 1)
+    assert len(optimizer.state) == 6

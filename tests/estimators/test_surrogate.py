@@ -1,0 +1,88 @@
+"""The pair of draws, and the loss that carries a hand-made gradient."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from l0arm.estimators.surrogate import (
+    antithetic_pair,
+    at_least_float32,
+    per_probability,
+    probabilities,
+    uniform_like,
+    with_gradient,
+)
+
+every_pi = pytest.mark.parametrize("p", [0.0, 0.002, 0.3, 0.5, 0.7, 0.998, 1.0])
+
+
+@every_pi
+@pytest.mark.parametrize("which", [0, 1])
+def test_both_draws_are_bernoulli(p: float, which: int, integral: Callable[..., Tensor]) -> None:
+    pi = torch.tensor([p], dtype=torch.float64)
+    mean = integral(lambda u: antithetic_pair(u, pi)[which], pi)
+    assert mean.item() == pytest.approx(p, abs=1e-12)
+
+
+@every_pi
+def test_the_draws_differ_with_probability_2_min_p(
+    p: float, integral: Callable[..., Tensor]
+) -> None:
+    pi = torch.tensor([p], dtype=torch.float64)
+
+    def differ(u: Tensor) -> Tensor:
+        z, z_anti = antithetic_pair(u, pi)
+        return (z != z_anti).double()
+
+    assert integral(differ, pi).item() == pytest.approx(2 * min(p, 1 - p), abs=1e-12)
+
+
+def test_saturated_gates_are_never_drawn_wrong_even_at_u_0() -> None:
+    pi = torch.tensor([0.0, 1.0])
+    for draw in antithetic_pair(torch.zeros(2), pi):
+        assert torch.equal(draw, pi)
+
+
+def test_draws_on_the_grid_of_float32_are_equally_often_open() -> None:
+    u = torch.arange(2**12) / 2**12  # torch.rand yields multiples of 2^-24 in [0, 1): likewise
+    z, z_anti = antithetic_pair(u, torch.tensor(3 / 8))
+    assert z.mean().item() == z_anti.mean().item() == 3 / 8
+
+
+def test_the_draws_have_no_graph() -> None:
+    draws = antithetic_pair(torch.rand(3), torch.rand(3, requires_grad=True))
+    assert [z.requires_grad for z in draws] == [False, False]
+
+
+def test_a_hung_gradient_changes_no_value_and_adds_to_the_own_one() -> None:
+    x = torch.tensor([0.3, 0.7], requires_grad=True)
+    value = (x * x).sum()
+    hung = with_gradient(value, of=x, grad=torch.tensor([10.0, 20.0]))
+    hung.backward()
+    assert hung.item() == value.item()
+    torch.testing.assert_close(x.grad, torch.tensor([10.6, 21.4]))
+
+
+def test_a_gate_saturated_within_the_resolution_of_u_gets_0() -> None:
+    pi = torch.tensor([0.0, 1e-8, 0.5, 1.0])
+    assert per_probability(torch.ones(4), pi).tolist() == [0.0, 0.0, 4.0, 0.0]
+
+
+def test_a_gate_that_u_still_resolves_gets_its_estimate() -> None:
+    pi = torch.tensor([1e-6, 1 - 2**-20])
+    expected = 1 / (pi.double() * (1 - pi.double()))
+    torch.testing.assert_close(per_probability(torch.ones(2), pi), expected.float())
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_u_is_never_drawn_in_half_precision(dtype: torch.dtype) -> None:
+    pi = probabilities(torch.rand(4, dtype=dtype))
+    assert pi.dtype == uniform_like(pi, None).dtype == torch.float32
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_full_precisions_pass_untouched(dtype: torch.dtype) -> None:
+    x = torch.rand(2, dtype=dtype)
+    assert at_least_float32(x) is x

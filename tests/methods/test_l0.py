@@ -1,0 +1,62 @@
+"""A method's name stands for its gate, estimator and penalties."""
+
+import pytest
+
+from l0arm.estimators import AR, ARM, ESTIMATORS, DisARM, Estimator, Exact
+from l0arm.gates import Bernoulli, HardSigmoid, ScaledSigmoid
+from l0arm.methods import METHODS, Method, l0, l0_ar, l0_arm, l0_disarm
+from l0arm.penalties import L0, L1, L2
+
+
+@pytest.mark.parametrize(
+    ("name", "estimator"), [("l0-arm", ARM()), ("l0-ar", AR()), ("l0-disarm", DisARM())]
+)
+def test_a_name_stands_for_its_triple(name: str, estimator: Estimator) -> None:
+    expected = Method(name, Bernoulli(ScaledSigmoid(7)), estimator, (L0(0.1),))
+    assert METHODS[name](lam=0.1) == expected
+
+
+@pytest.mark.parametrize("method", [l0, l0_arm, l0_ar, l0_disarm])
+def test_gate_and_further_penalties_are_options(method: type) -> None:
+    made = method(0.1, gate=HardSigmoid(3), l1=0.2, l2=[0.3, 0.4])
+    assert made.gate == Bernoulli(HardSigmoid(3))
+    assert made.penalties == (L0(0.1), L1(0.2), L2([0.3, 0.4]))
+
+
+@pytest.mark.parametrize("method", [l0_arm, l0_ar])
+def test_the_printed_chain_reaches_the_estimator(method: type) -> None:
+    assert method(0.1, chain="printed").estimator.chain == "printed"
+
+
+def test_lambda_0_keeps_its_penalty_as_the_control_run() -> None:
+    assert l0_arm(0.0).penalties == (L0(0.0),)
+
+
+def test_the_default_estimator_is_disarm() -> None:
+    assert l0(0.1) == l0_disarm(0.1)
+
+
+@pytest.mark.parametrize("name", sorted(ESTIMATORS))
+def test_an_estimator_goes_by_name(name: str) -> None:
+    method = l0(0.1, estimator=name)
+    assert method.estimator == ESTIMATORS[name]()
+    assert method.name == f"l0-{name}"
+
+
+def test_an_estimator_goes_as_an_object() -> None:
+    assert l0(0.1, estimator=Exact(max_gates=3)).estimator == Exact(max_gates=3)
+
+
+def test_a_name_of_ones_own() -> None:
+    assert l0(0.1, name="mine").name == "mine"
+
+
+def test_an_unknown_estimator_is_answered_with_the_known_ones() -> None:
+    with pytest.raises(ValueError, match=r"unknown estimator 'amr'; there are ar, arm, disarm"):
+        l0(0.1, estimator="amr")
+
+
+@pytest.mark.parametrize("name", ["lam", "l1", "l2"])
+def test_a_negative_strength_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=r"finite number >= 0.*got -1"):
+        l0(**{"lam": 0.1, name: -1})

@@ -1,0 +1,128 @@
+"""Expected FLOPs: 2 per multiply-add of the rows and columns that are open."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from l0arm import Gated, Group, Slice, sparsify
+from l0arm.metrics import count_flops, expected_flops
+from l0arm.models import MLP, LeNet5, WideResNet
+
+IMAGE = torch.zeros(1, 1, 28, 28)
+
+
+def flops_of_mlp(a: float, b: float, c: float) -> float:
+    return 2 * (a * b + b * c + 10 * c)
+
+
+def flops_of_lenet(a: float, b: float, flat: float, d: float) -> float:
+    return 2 * (24 * 24 * 25 * a + 8 * 8 * 25 * a * b + flat * d + 10 * d)
+
+
+def flops_of_draw(z: Tensor) -> float:
+    """LeNet: a flat input counts if its filter is open too."""
+    a, b, c, d = torch.split(z.double(), [20, 50, 800, 500])
+    flat = (b.repeat_interleave(16) * c).sum()
+    return float(flops_of_lenet(a.sum(), b.sum(), flat, d.sum()))
+
+
+@pytest.fixture
+def lenet() -> Gated:
+    gated = sparsify(LeNet5(), method="l0-arm", lam=0.0)
+    torch.nn.init.uniform_(gated.phi, -0.3, 0.3)
+    return gated
+
+
+@pytest.fixture
+def mlp() -> Gated:
+    gated = sparsify(MLP(), method="l0-ar", lam=0.0)
+    torch.nn.init.uniform_(gated.phi, -0.3, 0.3)
+    return gated
+
+
+def test_dense_flops_of_lenet(lenet: Gated) -> None:
+    assert expected_flops(lenet, IMAGE).dense == flops_of_lenet(20, 50, 800, 500) == 4_586_000
+
+
+def test_dense_flops_of_the_mlp(mlp: Gated) -> None:
+    assert expected_flops(mlp, IMAGE).dense == flops_of_mlp(784, 300, 100) == 532_400
+
+
+def test_flops_grow_with_the_batch(lenet: Gated) -> None:
+    one, three = (expected_flops(lenet, IMAGE.expand(n, -1, -1, -1)) for n in (1, 3))
+    assert three.inference == pytest.approx(3 * one.inference, rel=1e-12)
+
+
+def test_expected_flops_of_the_mlp_in_closed_form(mlp: Gated) -> None:
+    widths = [pi.double().sum().item() for pi in mlp.per_group(mlp.gates.probs).values()]
+    expected = flops_of_mlp(*widths)
+    assert expected_flops(mlp, IMAGE).inference == pytest.approx(expected, rel=1e-5)
+
+
+def test_expected_flops_of_lenet_in_closed_form(lenet: Gated) -> None:
+    expected = flops_of_draw(lenet.gates.probs.detach())  # gates are independent: E of products
+    assert expected_flops(lenet, IMAGE).inference == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_draw_spends_its_closed_form(lenet: Gated) -> None:
+    for _ in range(20):
+        z = lenet.gates.sample()
+        with lenet.drawn(z), torch.no_grad(), FlopCounterMode(display=False) as counter:
+            lenet(IMAGE)
+        assert counter.get_total_flops() == flops_of_draw(z)
+
+
+def test_expected_flops_are_the_mean_over_draws(lenet: Gated) -> None:
+    draws = torch.tensor([flops_of_draw(lenet.gates.sample()) for _ in range(2000)])
+    error = draws.std() / 2000**0.5
+    assert abs(draws.mean() - expected_flops(lenet, IMAGE).inference) < 3 * error
+
+
+def test_expected_flops_of_a_wide_resnet_in_closed_form() -> None:
+    gated = sparsify(WideResNet(10, 1), method="l0-arm", lam=0.0)
+    x = torch.zeros(1, 3, 8, 8)
+    saved = 0.0
+    means = gated.per_group(gated.gates.probs.double())
+    for n, (block, side) in enumerate(zip(gated.model.blocks, (8, 4, 2), strict=True)):
+        macs = side**2 * 9 * (block.conv1.weight[0, :, 0, 0].numel() + block.conv2.out_channels)
+        saved += 2 * macs * (1 - means[f"blocks.{n}.conv1"]).sum().item()
+    expected = expected_flops(gated, x)
+    assert expected.inference == pytest.approx(expected.dense - saved, rel=1e-5)
+
+
+@pytest.mark.parametrize(("method", "passes"), [("l0-ar", 1), ("l0-arm", 2), ("l0-disarm", 2)])
+def test_training_costs_the_forward_passes_of_the_estimator(method: str, passes: int) -> None:
+    flops = expected_flops(sparsify(LeNet5(), method=method, lam=0.0), IMAGE)
+    assert flops.training == passes * flops.inference
+    assert flops.step == (passes + 2) * flops.inference  # one backward, at twice a forward
+
+
+def test_gates_on_single_weights_save_nothing() -> None:
+    group = Group("w", 12, reads=(Slice("weight", None),))
+    flops = expected_flops(sparsify(nn.Linear(4, 3), [group], lam=0.0), torch.zeros(1, 4))
+    assert flops.inference == flops.dense == 24
+
+
+def test_the_compact_network_spends_its_closed_form(network: Any) -> None:
+    net = network("lenet5")
+    z = net.gates(0)
+    z[70:870] = 1.0
+    a, b, _, d = (int(part.sum()) for part in torch.split(z, [20, 50, 800, 500]))
+    small = net.gated(z=z).compact()
+    assert count_flops(small, IMAGE.double()) == flops_of_lenet(a, b, 16 * b, d)
+
+
+def test_counting_leaves_modes_statistics_and_random_numbers_alone() -> None:
+    model = WideResNet(10, 1, dropout=0.3)
+    gated = sparsify(model, lam=0.0)
+    model.norm.eval()
+    modes = [module.training for module in gated.modules()]
+    before, state = model.blocks[0].norm2.running_mean.clone(), torch.get_rng_state()
+    expected_flops(gated, torch.randn(2, 3, 8, 8, generator=torch.Generator()))
+    count_flops(model, torch.randn(2, 3, 8, 8, generator=torch.Generator()))
+    assert [module.training for module in gated.modules()] == modes
+    assert torch.equal(model.blocks[0].norm2.running_mean, before)
+    assert torch.equal(torch.get_rng_state(), state)

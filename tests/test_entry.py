@@ -1,0 +1,105 @@
+"""sparsify: what it accepts, and what it says to a wrong use."""
+
+import pytest
+import torch
+from torch import nn
+
+from l0arm import Group, HardSigmoid, Slice, sparsify
+from l0arm.estimators import ARM, DisARM
+from l0arm.gates import Bernoulli
+from l0arm.methods import l0_arm
+from l0arm.models import MLP
+from l0arm.penalties import L0, L2
+
+
+@pytest.fixture
+def model() -> MLP:
+    return MLP((4, 3, 2))
+
+
+def test_a_model_with_groups_brings_its_own(model: MLP) -> None:
+    assert sparsify(model, lam=0.1).groups == model.groups()
+
+
+def test_groups_given_come_first(model: MLP) -> None:
+    group = Group("only", 3, reads=(Slice("fc2.weight", 1),))
+    assert sparsify(model, [group], lam=0.1).groups == (group,)
+
+
+def test_the_default_method_is_l0_disarm(model: MLP) -> None:
+    method = sparsify(model, lam=0.1).method
+    assert (method.name, method.estimator) == ("l0-disarm", DisARM())
+
+
+def test_a_method_by_name_takes_its_options(model: MLP) -> None:
+    gate = HardSigmoid(3)
+    method = sparsify(model, method="l0-arm", lam=0.1, l2=0.2, gate=gate, chain="printed").method
+    assert method.estimator == ARM("printed")
+    assert method.gate == Bernoulli(gate)
+    assert method.penalties == (L0(0.1), L2(0.2))
+
+
+def test_a_method_object_is_used_as_it_is(model: MLP) -> None:
+    method = l0_arm(0.1)
+    assert sparsify(model, method=method).method is method
+
+
+def test_the_model_is_used_and_not_copied(model: MLP) -> None:
+    assert sparsify(model, lam=0.1).model is model
+
+
+def test_gates_start_at_the_mean_of_their_group() -> None:
+    pi = sparsify(MLP(), lam=0.1).gates.probs
+    assert pi[:784].mean().item() == pytest.approx(0.8, abs=2e-3)
+    assert pi[784:].mean().item() == pytest.approx(0.5, abs=2e-3)
+
+
+def test_a_generator_fixes_the_start_and_leaves_the_global_state() -> None:
+    before = torch.get_rng_state()
+    model = MLP((4, 3, 2))
+    torch.set_rng_state(before)
+    first, second = (
+        sparsify(model, lam=0.1, generator=torch.Generator().manual_seed(1)).phi for _ in range(2)
+    )
+    assert torch.equal(first, second)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_execution_and_threshold_are_passed_on(model: MLP) -> None:
+    gated = sparsify(model, execution="masked", threshold="valley", lam=0.1)
+    assert (gated.execution, gated.threshold) == ("masked", "valley")
+
+
+def test_a_gated_model_is_refused(model: MLP) -> None:
+    with pytest.raises(ValueError, match="gated already; sparsify the plain model, or compact"):
+        sparsify(sparsify(model, lam=0.1), lam=0.1)
+
+
+def test_a_model_with_a_gated_part_is_refused(model: MLP) -> None:
+    with pytest.raises(ValueError, match="gated already"):
+        sparsify(nn.Sequential(sparsify(model, lam=0.1)), model.groups(), lam=0.1)
+
+
+def test_a_model_without_groups_is_told_to_bring_them() -> None:
+    with pytest.raises(ValueError, match=r"Linear has no groups\(\) of its own; pass groups="):
+        sparsify(nn.Linear(2, 2), lam=0.1)
+
+
+def test_an_empty_list_of_groups_is_refused(model: MLP) -> None:
+    with pytest.raises(ValueError, match="no groups: nothing would be gated"):
+        sparsify(model, [], lam=0.1)
+
+
+def test_an_unknown_method_is_answered_with_the_known_ones(model: MLP) -> None:
+    with pytest.raises(ValueError, match=r"unknown method 'l0-amr'; there are l0-ar, l0-arm, l0-"):
+        sparsify(model, method="l0-amr", lam=0.1)
+
+
+def test_options_beside_a_method_object_are_refused(model: MLP) -> None:
+    with pytest.raises(TypeError, match="l2, lam belong to a method given by name; set them where"):
+        sparsify(model, method=l0_arm(0.1), lam=0.1, l2=0.2)
+
+
+def test_a_misspelt_option_is_refused(model: MLP) -> None:
+    with pytest.raises(TypeError, match="lamb"):
+        sparsify(model, method="l0-arm", lamb=0.1)

@@ -1,0 +1,122 @@
+"""Imports point one way, from the command line down to the gates; siblings do not know each other.
+
+models and data stand beside the layers: anything above groups may use them.
+"""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import l0arm
+
+ROOT = Path(l0arm.__file__).parent
+LAYERS = [  # from the bottom; a module may import from any layer below its own
+    {"gates"},
+    {"groups"},
+    {"estimators", "penalties"},
+    {"compaction", "metrics", "methods", "planning"},
+    {"entry"},
+    {"l0arm"},  # the package itself: its public names
+    {"experiments", "plots", "export", "integrations"},
+    {"cli"},
+]
+LEVEL = {name: level for level, layer in enumerate(LAYERS) for name in layer}
+BESIDE = {"models": {"groups"}, "data": set()}  # what each of them may import
+LAZY = {("groups/gated.py", "compaction")}  # Gated.compact() offers the verb as a method
+
+FILES = [path.relative_to(ROOT) for path in sorted(ROOT.rglob("*.py"))]
+every_file = pytest.mark.parametrize("path", FILES, ids=str)
+
+
+def owner(path: Path) -> str:
+    """The part of the library that a file belongs to."""
+    name = path.parts[0].removesuffix(".py")
+    return "l0arm" if name == "__init__" else name
+
+
+def targets(node: ast.AST) -> Iterator[str]:
+    """The parts of the library that a statement imports."""
+    if isinstance(node, ast.ImportFrom):
+        parts = (node.module or "").split(".")
+        if parts == ["l0arm"]:  # from l0arm import gates, sparsify
+            names = [alias.name for alias in node.names]
+            yield from (name if name in LEVEL | BESIDE else "l0arm" for name in names)
+        elif parts[0] == "l0arm":
+            yield parts[1]
+    elif isinstance(node, ast.Import):
+        for alias in node.names:
+            parts = alias.name.split(".")
+            if parts[0] == "l0arm":
+                yield parts[1] if len(parts) > 1 else "l0arm"
+
+
+def imports(path: Path) -> tuple[set[str], set[str]]:
+    """What a file imports when it is loaded, and what it imports inside functions."""
+    tree = ast.parse((ROOT / path).read_text())
+    functions = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
+    inside = {id(node) for function in functions for node in ast.walk(function)}
+    loaded, lazy = set(), set()
+    for node in ast.walk(tree):
+        (lazy if id(node) in inside else loaded).update(targets(node))
+    return loaded - {owner(path)}, lazy
+
+
+def allowed(importer: str, imported: str) -> bool:
+    if importer in BESIDE:
+        return imported in BESIDE[importer]
+    if imported in BESIDE:
+        return LEVEL[importer] > LEVEL["groups"]
+    return LEVEL[imported] < LEVEL[importer]
+
+
+@every_file
+def test_a_file_belongs_to_a_layer(path: Path) -> None:
+    assert owner(path) in LEVEL | BESIDE
+
+
+@every_file
+def test_imports_point_down(path: Path) -> None:
+    loaded, _ = imports(path)
+    assert [name for name in sorted(loaded) if not allowed(owner(path), name)] == []
+
+
+@every_file
+def test_nothing_of_the_library_is_imported_inside_a_function(path: Path) -> None:
+    _, lazy = imports(path)
+    assert {(path.as_posix(), name) for name in lazy} - LAZY == set()
+
+
+@every_file
+def test_imports_are_absolute(path: Path) -> None:
+    tree = ast.parse((ROOT / path).read_text())
+    relative = [n.lineno for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) and n.level]
+    assert relative == []
+
+
+@pytest.mark.parametrize(
+    ("importer", "imported", "fine"),
+    [
+        ("groups", "gates", True),
+        ("gates", "groups", False),
+        ("methods", "penalties", True),
+        ("penalties", "estimators", False),
+        ("compaction", "metrics", False),
+        ("cli", "l0arm", True),
+        ("entry", "l0arm", False),
+        ("entry", "models", True),
+        ("groups", "models", False),
+        ("models", "groups", True),
+        ("models", "gates", False),
+        ("data", "groups", False),
+        ("models", "data", False),
+    ],
+)
+def test_the_rule_itself(importer: str, imported: str, fine: bool) -> None:
+    assert allowed(importer, imported) == fine
+
+
+def test_the_reader_of_imports_finds_both_kinds() -> None:
+    loaded, lazy = imports(Path("groups/gated.py"))
+    assert (loaded, lazy) == ({"gates"}, {"compaction"})

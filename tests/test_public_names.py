@@ -1,0 +1,61 @@
+"""The public surface is small and pinned, and importing it pulls in torch and numpy only."""
+
+import importlib
+import subprocess
+import sys
+
+import pytest
+
+import l0arm
+
+PUBLIC = [
+    "EmptyGroupWarning",
+    "Gated",
+    "Group",
+    "HardSigmoid",
+    "Loss",
+    "Patch",
+    "ScaledSigmoid",
+    "Slice",
+    "architecture",
+    "compact",
+    "data",
+    "estimators",
+    "expected_flops",
+    "expected_l0",
+    "gates",
+    "methods",
+    "metrics",
+    "models",
+    "penalties",
+    "prune_rate",
+    "sparsify",
+]
+PACKAGES = ["data", "estimators", "gates", "groups", "methods", "metrics", "models", "penalties"]
+EXTRAS = ["typer", "rich", "matplotlib", "safetensors", "pyarrow", "PIL", "onnx", "transformers"]
+
+
+def test_the_public_names_are_these() -> None:
+    assert l0arm.__all__ == PUBLIC
+
+
+@pytest.mark.parametrize("package", ["l0arm", *(f"l0arm.{name}" for name in PACKAGES)])
+def test_every_public_name_exists(package: str) -> None:
+    module = importlib.import_module(package)
+    assert [name for name in module.__all__ if not hasattr(module, name)] == []
+
+
+def imported_with_l0arm(what: str) -> list[str]:
+    """Run in a fresh interpreter: this one has imported far more."""
+    code = f"import torch, numpy, sys; before = set(sys.modules); import l0arm; print(*{what})"
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+
+
+def test_no_extra_is_imported() -> None:
+    assert imported_with_l0arm(f"[m for m in {EXTRAS} if m in sys.modules]") == []
+
+
+def test_beyond_torch_and_numpy_only_the_standard_library_is_imported() -> None:
+    new = {name.partition(".")[0] for name in imported_with_l0arm("set(sys.modules) - before")}
+    assert new - sys.stdlib_module_names - {"torch", "numpy"} == {"l0arm"}
