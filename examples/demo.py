@@ -78,7 +78,10 @@ def train_gated(
         pull = min(1.0, (epoch + 1) / (0.8 * gated_epochs))
         gated.method = l0arm.methods.l0_arm((pull * LAM).tolist())
         train_epoch(
-            optimizer, images, data, lambda x, y: gated.loss(lambda: F.cross_entropy(gated(x), y)).total
+            optimizer,
+            images,
+            data,
+            lambda x, y: gated.loss(lambda: F.cross_entropy(gated(x), y)).total,
         )
         note = f"{l0arm.architecture(gated)}, {l0arm.prune_rate(gated):.1f} % pruned"
         progress.update(task, advance=1, note=note)

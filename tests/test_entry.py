@@ -103,3 +103,20 @@ def test_options_beside_a_method_object_are_refused(model: MLP) -> None:
 def test_a_misspelt_option_is_refused(model: MLP) -> None:
     with pytest.raises(TypeError, match="lamb"):
         sparsify(model, method="l0-arm", lamb=0.1)
+
+
+def test_a_plain_model_that_is_hooked_already_is_refused():
+    model = MLP((4, 3, 2))
+    sparsify(model, method="l0-arm", lam=0.0)
+    with pytest.raises(ValueError, match=r"'fc1' is gated already by another Gated.*deepcopy"):
+        sparsify(model, method="l0-arm", lam=0.0)
+
+
+def test_a_factory_in_place_of_a_method_is_refused():
+    with pytest.raises(TypeError, match=r"must be a Method or a name.*call its factory"):
+        sparsify(MLP((4, 3, 2)), method=l0_arm)  # type: ignore[arg-type]
+
+
+def test_strengths_that_do_not_fit_the_groups_are_refused_at_once():
+    with pytest.raises(ValueError, match="lam has 3 entries, but there are 2 groups"):
+        sparsify(MLP((4, 3, 2)), method="l0-arm", lam=[0.1, 0.2, 0.3])

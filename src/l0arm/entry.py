@@ -47,6 +47,11 @@ def sparsify(
         groups = own()
     if isinstance(method, str):
         method = _named(method, options)
+    elif not isinstance(method, Method):
+        raise TypeError(
+            f"method must be a Method or a name, got {method!r}; call its factory, e.g. "
+            "methods.l0_arm(lam=...), or pass method='l0-arm', lam=..."
+        )
     elif options:
         raise TypeError(
             f"{', '.join(sorted(options))} belong to a method given by name; "

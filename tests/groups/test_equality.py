@@ -91,6 +91,20 @@ def test_all_open_is_the_dense_network(name: str, execution: str, network: Any, 
 
 
 @pytest.mark.parametrize("execution", EXECUTIONS)
+@pytest.mark.parametrize("binary", [True, False])
+@pytest.mark.parametrize(("name", "full"), ONE_EMPTY + SEVERAL_EMPTY)
+def test_groups_that_are_all_open_equal_the_oracle(
+    name: str, full: list[str], binary: bool, execution: str, network: Any, both: Any
+) -> None:
+    net = network(name)
+    z = net.gates(0, fractional=not binary)
+    for group, part in net.gated().per_group(z).items():
+        if group in full:
+            part.copy_(torch.ones_like(part) if binary else torch.rand_like(part) + 0.1)
+    both(net, z, execution)
+
+
+@pytest.mark.parametrize("execution", EXECUTIONS)
 @pytest.mark.parametrize(("name", "empty"), ONE_EMPTY + SEVERAL_EMPTY)
 @warned_of_empty
 def test_empty_groups_equal_the_oracle(

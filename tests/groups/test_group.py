@@ -108,3 +108,10 @@ def test_names_of_groups_are_unique() -> None:
     group = Group("g", 4, READS)
     with pytest.raises(ValueError, match=r"group names must be unique, but \['g'\]"):
         resolve(nn.Sequential(nn.Linear(2, 4), nn.Linear(4, 3)), [group, group])
+
+
+def test_a_bare_slice_in_place_of_a_tuple_is_refused():
+    with pytest.raises(
+        TypeError, match=r"'g': reads must be a tuple, got a single Slice"
+    ):
+        Group("g", 2, reads=Slice("w", 1))  # type: ignore[arg-type]

@@ -116,6 +116,26 @@ def test_a_checkpoint_in_a_checkpoint_changes_nothing(reentrant: bool, execution
 
 @executions
 @checkpointings
+@pytest.mark.parametrize("depth", [0, 1])
+def test_the_gated_model_itself_may_be_checkpointed(
+    depth: int, reentrant: bool, execution: str
+) -> None:
+    def whole(gated: Gated, x: Tensor) -> None:
+        def closure() -> Tensor:
+            return checkpoint(gated, x, use_reentrant=reentrant).square().mean()
+
+        (gated.loss(closure, generator(1)).total + loss(gated, x, 2)).backward()
+
+    def plain(gated: Gated, x: Tensor) -> None:
+        (loss(gated, x, 1) + loss(gated, x, 2)).backward()
+
+    came = result(whole, execution, Checkpointed(reentrant, depth))
+    expected = result(plain, execution, Checkpointed(None))
+    assert_close(came, expected, rtol=1e-12, atol=1e-12)
+
+
+@executions
+@checkpointings
 def test_the_dense_model_is_recomputed_dense(reentrant: bool, execution: str) -> None:
     def dense_after_a_loss(gated: Gated, x: Tensor) -> None:
         loss(gated, x, 1).backward()

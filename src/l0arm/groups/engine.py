@@ -7,6 +7,7 @@ happens inside backward, after the call) and deepcopy; the user's forward runs u
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -30,24 +31,43 @@ class Engine:
         self.passes = Passes()  # for recomputation
         self.entered: list[_ModuleHook] = []  # whose module has cut tensors installed right now
         self._handles: list[RemovableHandle] = []
+        self._hooks: list[_ModuleHook] = []
+        self._checked = False
         self.attach(model)
 
     def attach(self, model: nn.Module) -> None:
         """Put the hooks on; a module that a draw leaves alone gets none."""
-        known = named_tensors(
-            model
-        )  # by identity, so that a tied weight is cut wherever it is used
+        _refuse_second_engine(model)
+        known = named_tensors(model)
+        # By identity, so that a tied weight is cut wherever it is used.
         cuts = {id(known[name]): spec for name, spec in self.layout.tensors.items()}
         for name, module in model.named_modules():
             hook = _ModuleHook(self, name, module, cuts)
             if hook.needed:
                 self._handles += hook.register(module)
+                self._hooks.append(hook)
 
     def detach(self) -> None:
         """Take the hooks off again."""
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
+        self._hooks.clear()
+
+    def warn_of_uncalled(self) -> None:
+        """After the first forward pass: name the cut tensors whose module was not called."""
+        if self._checked:
+            return
+        self._checked = True
+        silent = [h for h in self._hooks if h.parameters and not h.called]
+        names = ", ".join(f"'{h.name}.{key}'" for h in silent for key in h.parameters)
+        if names:
+            warnings.warn(
+                f"groups cut {names}, but this forward pass did not call the modules that own "
+                "them; code that reads these tensors without calling the module does not see the "
+                "gates. If they are used, call the module or leave them out of the groups",
+                stacklevel=3,
+            )
 
     @contextmanager
     def evaluating(self, draw: Draw) -> Iterator[None]:
@@ -75,6 +95,8 @@ class _ModuleHook:
         self, engine: Engine, name: str, module: nn.Module, cuts: dict[int, TensorCut]
     ) -> None:
         self.engine = engine
+        self.name = name
+        self.called = False
         self.parameters = {
             key: cuts[id(p)] for key, p in module._parameters.items() if id(p) in cuts
         }
@@ -107,6 +129,7 @@ class _ModuleHook:
         self.draw = draw = self.engine.draw_now()
         if draw is None:
             return None
+        self.called = True
         self.engine.entered.append(self)
         for key, spec in self.parameters.items():
             original = module._parameters[key]
@@ -163,6 +186,16 @@ class _ModuleHook:
     def _swap(self, home: dict[str, Any], key: str, value: object) -> None:
         self.saved.append((home, key, home[key]))
         home[key] = value
+
+
+def _refuse_second_engine(model: nn.Module) -> None:
+    for name, module in model.named_modules():
+        for hook in module._forward_pre_hooks.values():
+            if isinstance(getattr(hook, "__self__", None), _ModuleHook):
+                raise ValueError(
+                    f"the module '{name}' is gated already by another Gated; go on with that one, "
+                    "or gate a copy.deepcopy of the plain model"
+                )
 
 
 def _version(tensor: Tensor | None) -> int:

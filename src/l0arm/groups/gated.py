@@ -83,6 +83,8 @@ class Gated(nn.Module):
         self.register_buffer("sizes", self.layout.sizes.to(device), persistent=False)
         self.engine = Engine(model, self.layout)
         self._warned: set[str] = set()
+        with torch.no_grad():
+            self.penalty()  # a strength that does not fit the groups is told now
 
     @property
     def groups(self) -> tuple[Group, ...]:
@@ -119,11 +121,16 @@ class Gated(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The model under the draw in force, else under a fresh one (training) or z-bar (eval)."""
-        if self.engine.current is not None:
-            return self.model(*args, **kwargs)
+        if self.engine.draw_now() is not None:
+            return self._call(*args, **kwargs)
         z = self.gates.sample() if self.training else self.deterministic()
         with self.drawn(z):
-            return self.model(*args, **kwargs)
+            return self._call(*args, **kwargs)
+
+    def _call(self, *args: Any, **kwargs: Any) -> Any:
+        output = self.model(*args, **kwargs)
+        self.engine.warn_of_uncalled()
+        return output
 
     def loss(self, closure: Callable[[], Tensor], generator: torch.Generator | None = None) -> Loss:
         """The objective of Eq. 8: ``closure`` computes the data loss from ``self(x)``.
@@ -143,8 +150,12 @@ class Gated(nn.Module):
                 return _finite_scalar(closure())
 
         data = self.method.estimator(f, self.gates, generator)
-        penalty = sum((p(self) for p in self.method.penalties), data.new_zeros(()))
+        penalty = self.penalty()
         return Loss(data + penalty, data, penalty)
+
+    def penalty(self) -> Tensor:
+        """The sum of the method's penalties at the present phi."""
+        return sum((p(self) for p in self.method.penalties), self.phi.new_zeros(()))
 
     @contextmanager
     def drawn(self, z: Tensor, *, writes: bool = True) -> Iterator[None]:

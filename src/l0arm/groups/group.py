@@ -84,6 +84,12 @@ class Group:
             raise ValueError(
                 f"group '{self.name}' has {self.units} units; a group needs at least 1"
             )
+        for name in ("reads", "makes", "counts", "patches"):
+            if isinstance(getattr(self, name), Slice | Patch):
+                raise TypeError(
+                    f"group '{self.name}': {name} must be a tuple, got a single "
+                    f"{type(getattr(self, name)).__name__}; write {name}=(...,)"
+                )
         if not self.reads:
             raise ValueError(
                 f"group '{self.name}' has no reads: a unit is closed in the weights that read it; "

@@ -33,6 +33,8 @@ def l0(
     """
     if isinstance(estimator, str):
         estimator = _estimator(estimator)
+    if isinstance(estimator, type):
+        raise TypeError(f"estimator must be an instance or a name; write {estimator.__name__}()")
     penalties: tuple[Penalty, ...] = (L0(lam),)
     if l1 != 0.0:
         penalties += (L1(l1),)
