@@ -56,10 +56,10 @@ def test_gates_start_at_the_mean_of_their_group() -> None:
 
 def test_a_generator_fixes_the_start_and_leaves_the_global_state() -> None:
     before = torch.get_rng_state()
-    model = MLP((4, 3, 2))
+    models = MLP((4, 3, 2)), MLP((4, 3, 2))
     torch.set_rng_state(before)
     first, second = (
-        sparsify(model, lam=0.1, generator=torch.Generator().manual_seed(1)).phi for _ in range(2)
+        sparsify(m, lam=0.1, generator=torch.Generator().manual_seed(1)).phi for m in models
     )
     assert torch.equal(first, second)
     assert torch.equal(torch.get_rng_state(), before)
