@@ -22,7 +22,8 @@ def test_a_model_with_groups_brings_its_own(model: MLP) -> None:
 
 
 def test_groups_given_come_first(model: MLP) -> None:
-    group = Group("only", 3, reads=(Slice("fc2.weight", 1),))
+    read = (Slice("fc2.weight", 1),)
+    group = Group("only", 3, reads=read, counts=read)
     assert sparsify(model, [group], lam=0.1).groups == (group,)
 
 

@@ -12,10 +12,11 @@ from torch.testing import assert_close
 from l0arm import Gated, Group, HardSigmoid, Patch, Slice, sparsify
 from l0arm.compaction import InputSelection
 from l0arm.models import MLP, LeNet5, WideResNet
+from l0arm.models.pooled_conv import PooledConv2d
 from l0arm.models.wide_resnet import Block
 
 NETWORKS = ["mlp", "lenet5", "wrn"]
-OWN = (MLP, LeNet5, WideResNet, Block, InputSelection)
+OWN = (MLP, LeNet5, PooledConv2d, WideResNet, Block, InputSelection)
 
 
 def gate(model: nn.Module, *groups: Group, **options: Any) -> Gated:

@@ -1,6 +1,7 @@
 """Activation checkpointing: backward recomputes every pass under the draw it was made with."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -166,3 +167,25 @@ def test_passes_without_a_graph_are_not_remembered() -> None:
             gated(torch.randn(8, 4))
     total.backward()
     assert gated.phi.grad is not None
+
+
+@executions
+@checkpointings
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")  # the second pass
+def test_one_checkpointed_block_of_a_wide_resnet_changes_nothing(
+    reentrant: bool, execution: str, network: Any
+) -> None:
+    net = network("wrn")
+
+    def after_a_loss(use_checkpoint: bool) -> dict[str, Tensor]:
+        torch.manual_seed(0)
+        gated = net.gated(execution=execution)
+        block = gated.model.blocks[1]
+        forward = block.forward
+        if use_checkpoint:
+            block.forward = lambda x: checkpoint(forward, x, use_reentrant=reentrant)
+        loss = gated.loss(lambda: F.cross_entropy(gated(net.x), net.y), generator(1))
+        loss.total.backward()
+        return {k: p.grad for k, p in gated.named_parameters()} | dict(gated.named_buffers())
+
+    assert_close(after_a_loss(True), after_a_loss(False), rtol=1e-12, atol=1e-12)

@@ -172,10 +172,15 @@ def test_an_unknown_way_to_count_is_refused(mlp: Gated) -> None:
         prune_rate(mlp, "realized")  # type: ignore[arg-type]
 
 
-def test_groups_that_count_nothing_have_no_rate() -> None:
+def test_a_group_without_counts_counts_what_it_makes() -> None:
+    made = (Slice("fc1.bias", 0), Slice("fc1.weight", 0))
+    group = Group("h", 3, (Slice("fc2.weight", 1),), makes=made)
+    assert sparsify(MLP((4, 3, 2)), [group], lam=0.0).sizes.tolist() == [4, 4, 4]
+
+
+def test_a_group_that_makes_nothing_counts_what_reads_it() -> None:
     network = sparsify(MLP((4, 3, 2)), [Group("h", 3, (Slice("fc2.weight", 1),))], lam=0.0)
-    with pytest.raises(ValueError, match=r"no group counts any weights, .* name them in Group\.co"):
-        prune_rate(network)
+    assert network.sizes.tolist() == [2, 2, 2]
 
 
 def test_gates_on_single_weights() -> None:

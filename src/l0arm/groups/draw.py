@@ -22,9 +22,6 @@ class Kept:
     written: Tensor | None = None  # which kept positions are really open: buffers keep the others
 
 
-ALL = Kept()
-
-
 class Draw:
     """z for all gates at once (Eq. 2), turned into positions on demand and only once per axis.
 
@@ -97,21 +94,24 @@ class Draw:
                 )
 
     def _cut(self, axis: Axis) -> Kept:
-        cutting = [r for r in axis.reaches if not self.full[r.group]]
+        closing = [r for r in axis.reaches if not self.full[r.group]]
+        cutting = [r for r in closing if r.drops]
         if not cutting:
-            return ALL if self.binary else Kept(fold=self.mask(axis))
+            return Kept(fold=self.mask(axis))
         sending = [r for r in cutting if not r.selects]
         selecting = [r for r in cutting if r.selects]
         sent = self._all(sending, self.kept_gates) if sending else None
         kept = self._all(cutting, self.kept_gates) if selecting or sent is None else sent
         stand_in = any(r.group in self.empty for r in cutting)
+        zeroing = len(closing) > len(cutting)
         if len(cutting) > 1 and not kept.any():  # the groups share no open position
             kept = torch.zeros_like(kept)
             kept[0 if sent is None else int(sent.nonzero()[0])] = True
             stand_in = True
         index = kept.nonzero().squeeze(1)
         folds = [r for r in axis.reaches if r.folds]
-        fold = self._product(folds)[index] if folds and (stand_in or not self.binary) else None
+        multiplies = stand_in or zeroing or not self.binary
+        fold = self._product(folds)[index] if folds and multiplies else None
         written = self.open_positions(axis)[index] if stand_in else None
         return Kept(index, fold, _local(kept, sent, index) if selecting else None, written)
 

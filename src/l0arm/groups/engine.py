@@ -30,6 +30,7 @@ class Engine:
         self.current: Draw | None = None
         self.passes = Passes()  # for recomputation
         self.entered: list[_ModuleHook] = []  # whose module has cut tensors installed right now
+        self.calls = 0  # of modules that a draw changed
         self._handles: list[RemovableHandle] = []
         self._hooks: list[_ModuleHook] = []
         self._checked = False
@@ -130,6 +131,7 @@ class _ModuleHook:
         if draw is None:
             return None
         self.called = True
+        self.engine.calls += 1
         self.engine.entered.append(self)
         for key, spec in self.parameters.items():
             original = module._parameters[key]

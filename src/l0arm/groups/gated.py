@@ -147,7 +147,11 @@ class Gated(nn.Module):
             writes = not written and torch.is_grad_enabled() == outside
             written = written or writes
             with randomness, self.drawn(z, writes=writes):
-                return _finite_scalar(closure())
+                before = self.engine.calls
+                value = _finite_scalar(closure())
+                if self.engine.calls == before:
+                    raise ValueError(_UNGATED_CLOSURE)
+                return value
 
         data = self.method.estimator(f, self.gates, generator)
         penalty = self.penalty()
@@ -206,6 +210,12 @@ class Gated(nn.Module):
 
     def extra_repr(self) -> str:
         return f"groups={[f'{g.name}({g.units})' for g in self.groups]}, execution={self.execution}"
+
+
+_UNGATED_CLOSURE = (
+    "the closure of loss() did not call the gated model, so no gradient could reach phi; compute "
+    "the outputs inside it: gated.loss(lambda: criterion(gated(x), y))"
+)
 
 
 def _finite_scalar(value: Tensor) -> Tensor:

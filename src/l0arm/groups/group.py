@@ -65,9 +65,11 @@ class Group:
     A closed unit is absent from every weight that *reads* it, so it no longer matters what computes
     it: the rows that *make* it can be dropped too. Nothing between the two may mix units.
 
-    ``counts`` are the |g| weights of Eq. 17 and 18: weights, not biases. ``select`` names the
-    module whose input is gathered (and the dimension) when the gates are finer than what the
-    producer can drop. ``initial`` is the mean of g(phi) at the start (Sec. 5.1).
+    ``counts`` are the |g| weights of Eq. 17 and 18: weights, not biases. Left out, they are the
+    weights that make the unit, or else those that read it. ``select`` names the module whose
+    input is gathered (and the dimension) when the gates are finer than what the producer can
+    drop. With neither ``makes`` nor ``select`` closed units are zeroed and nothing is dropped.
+    ``initial`` is the mean of g(phi) at the start (Sec. 5.1).
     """
 
     name: str

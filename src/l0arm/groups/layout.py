@@ -25,6 +25,7 @@ class Reach:
     folds: bool  # the group reads here, so z is multiplied in; producers' rows are only cut
     selects: bool  # the group's closed positions still arrive, and are gathered away
     plain: bool  # position j is unit j: the gates of the group in order
+    drops: bool  # closed positions go; False (nothing makes or selects them): zeroed instead
 
     def gates_on(self, device: torch.device) -> Tensor:
         """``gate_of`` on a device; it moves there once and stays."""
@@ -128,7 +129,10 @@ def units_of(tensors: dict[str, Tensor], group: Group, piece: Slice) -> tuple[tu
 
 
 def _canonical(group: Group, tensors: dict[str, Tensor]) -> Group:
-    """The group with every tensor under the first of its names, and every slice once."""
+    """The group with every tensor under the first of its names, and every slice once.
+
+    A group that names no counts counts the weights it makes, or else those that read it.
+    """
     first: dict[int, str] = {}
     for name, tensor in tensors.items():
         first.setdefault(id(tensor), name)
@@ -141,9 +145,9 @@ def _canonical(group: Group, tensors: dict[str, Tensor]) -> Group:
         dim = _positive(tensor, piece) if from_end else piece.dim
         return replace(piece, tensor=first[id(tensor)], dim=dim)
 
-    return replace(
-        group, reads=rename(group.reads), makes=rename(group.makes), counts=rename(group.counts)
-    )
+    reads, makes = rename(group.reads), rename(group.makes)
+    made = tuple(s for s in makes if tensors[s.tensor].dim() >= 2)
+    return replace(group, reads=reads, makes=makes, counts=rename(group.counts) or made or reads)
 
 
 def _collect(
@@ -165,8 +169,9 @@ def _collect(
                 gate_of[list(positions)] = offsets[number] + unit
             plain = piece.index is None and piece.block == 1
             selects = folds and group.select is not None
+            drops = bool(group.makes) or group.select is not None
             found.setdefault((piece.tensor, dim), []).append(
-                Reach(number, gate_of, folds, selects, plain)
+                Reach(number, gate_of, folds, selects, plain, drops)
             )
     return found
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from l0arm.groups import Gated
 from l0arm.groups.draw import Draw
-from l0arm.groups.layout import named_tensors
+from l0arm.groups.layout import TensorCut, named_tensors
 
 Counted = Literal["paper", "realised"]
 
@@ -36,10 +36,6 @@ def pruned_percentage(gated: Gated, z: Tensor) -> float:
     for number, group in enumerate(gated.groups):
         for piece in group.counts:
             counting.setdefault(piece.tensor, set()).add(number)
-    if not counting:
-        raise ValueError(
-            "no group counts any weights, so there is no prune rate; name them in Group.counts"
-        )
     total = sum(tensors[name].numel() for name in counting)
     alive = sum(_alive(tensors[name], name, own, draw) for name, own in counting.items())
     return 100.0 * (1 - alive / total)
@@ -51,7 +47,7 @@ def _alive(tensor: Tensor, name: str, own: set[int], draw: Draw) -> int:
     Where several groups cut one dimension, the one that counts the tensor decides alone: the paper
     counts the 800 inputs of LeNet's fc1 by their own gates, whatever the 50 filters do.
     """
-    spec = draw.layout.tensors[name]
+    spec = draw.layout.tensors.get(name, TensorCut(name))
     mask = torch.ones(tensor.shape, dtype=torch.bool, device=tensor.device)
     for dim, axis in spec.axes.items():
         reaches = [r for r in axis.reaches if r.group in own] or axis.reaches

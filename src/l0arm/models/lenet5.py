@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from l0arm.groups import Group, Slice
+from l0arm.models.pooled_conv import PooledConv2d
 
 
 class LeNet5(nn.Module):
@@ -19,14 +20,14 @@ class LeNet5(nn.Module):
 
     def __init__(self, classes: int = 10) -> None:
         super().__init__()
-        self.conv1 = nn.Conv2d(1, 20, 5)
+        self.conv1 = PooledConv2d(1, 20, 5)
         self.conv2 = nn.Conv2d(20, 50, 5)
         self.fc1 = nn.Linear(50 * 16, 500)
         self.fc2 = nn.Linear(500, classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = F.relu(F.max_pool2d(self.conv1(x), 2))  # ReLU after pooling: the same, on a quarter
-        x = F.relu(F.max_pool2d(self.conv2(x), 2))
+        x = self.conv1(x)  # channels last from here on: pooling and conv2 are faster so
+        x = F.relu(F.max_pool2d(self.conv2(x), 2))  # ReLU after pooling: the same, on a quarter
         x = F.relu(self.fc1(x.flatten(1)))
         logits: Tensor = self.fc2(x)
         return logits

@@ -1,0 +1,48 @@
+"""Convolution, pooling and ReLU by a matrix product equal the stock operators."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from l0arm.models.pooled_conv import PooledConv2d, phase_columns
+
+
+def stock(layer: PooledConv2d, x: Tensor) -> Tensor:
+    return F.relu(F.max_pool2d(F.conv2d(x, layer.weight, layer.bias), 2))
+
+
+@pytest.mark.parametrize(("channels", "side", "k"), [(1, 28, 5), (3, 12, 3), (4, 8, 1)])
+def test_values_and_gradients_are_those_of_the_stock_operators(channels, side, k):
+    layer = PooledConv2d(channels, 6, k).double()
+    x = torch.randn(3, channels, side, side, dtype=torch.float64, requires_grad=True)
+    wanted = [x, layer.weight, layer.bias]
+    fast, slow = layer(x), stock(layer, x)
+    weights = torch.randn_like(slow)
+    assert torch.allclose(fast, slow, atol=1e-12, rtol=0)
+    for a, b in zip(
+        torch.autograd.grad((fast * weights).sum(), wanted),
+        torch.autograd.grad((slow * weights).sum(), wanted),
+        strict=True,
+    ):
+        assert torch.allclose(a, b, atol=1e-10, rtol=0)
+
+
+def test_of_equal_outputs_the_first_gets_the_gradient():
+    """A blank image: all four candidates are equal, as in max_pool2d the first one counts."""
+    layer = PooledConv2d(1, 2, 3).double()
+    x = torch.zeros(1, 1, 6, 6, dtype=torch.float64, requires_grad=True)
+    layer.bias.data.fill_(1.0)
+    (fast,) = torch.autograd.grad(layer(x).sum(), x)
+    (slow,) = torch.autograd.grad(stock(layer, x).sum(), x)
+    assert torch.allclose(fast, slow, atol=1e-12, rtol=0)
+
+
+def test_the_output_is_channels_last():
+    out = PooledConv2d(1, 4, 5)(torch.rand(2, 1, 28, 28))
+    assert out.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_odd_sides_are_refused():
+    with pytest.raises(ValueError, match=r"needs even sides .* got 27 x 27; pad the input"):
+        phase_columns(torch.rand(1, 1, 27, 27), 5)
