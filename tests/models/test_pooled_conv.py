@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from l0arm.models.pooled_conv import PooledConv2d, phase_columns
+from l0arm.models.pooled_conv import SMALL_BATCH, PooledConv2d, phase_columns
 
 
 def stock(layer: PooledConv2d, x: Tensor) -> Tensor:
@@ -15,7 +15,7 @@ def stock(layer: PooledConv2d, x: Tensor) -> Tensor:
 @pytest.mark.parametrize(("channels", "side", "k"), [(1, 28, 5), (3, 12, 3), (4, 8, 1)])
 def test_values_and_gradients_are_those_of_the_stock_operators(channels, side, k):
     layer = PooledConv2d(channels, 6, k).double()
-    x = torch.randn(3, channels, side, side, dtype=torch.float64, requires_grad=True)
+    x = torch.randn(SMALL_BATCH, channels, side, side, dtype=torch.float64, requires_grad=True)
     wanted = [x, layer.weight, layer.bias]
     fast, slow = layer(x), stock(layer, x)
     weights = torch.randn_like(slow)
@@ -31,15 +31,20 @@ def test_values_and_gradients_are_those_of_the_stock_operators(channels, side, k
 def test_of_equal_outputs_the_first_gets_the_gradient():
     """A blank image: all four candidates are equal, as in max_pool2d the first one counts."""
     layer = PooledConv2d(1, 2, 3).double()
-    x = torch.zeros(1, 1, 6, 6, dtype=torch.float64, requires_grad=True)
+    x = torch.zeros(SMALL_BATCH, 1, 6, 6, dtype=torch.float64, requires_grad=True)
     layer.bias.data.fill_(1.0)
     (fast,) = torch.autograd.grad(layer(x).sum(), x)
     (slow,) = torch.autograd.grad(stock(layer, x).sum(), x)
     assert torch.allclose(fast, slow, atol=1e-12, rtol=0)
 
 
+def test_a_small_batch_gives_the_same():
+    layer, x = PooledConv2d(1, 4, 5), torch.rand(SMALL_BATCH, 1, 28, 28)
+    assert torch.allclose(layer(x)[:2], layer(x[:2]), atol=1e-6)
+
+
 def test_the_output_is_channels_last():
-    out = PooledConv2d(1, 4, 5)(torch.rand(2, 1, 28, 28))
+    out = PooledConv2d(1, 4, 5)(torch.rand(SMALL_BATCH, 1, 28, 28))
     assert out.is_contiguous(memory_format=torch.channels_last)
 
 

@@ -1,8 +1,8 @@
 """One state of the random number generators for all evaluations of a loss.
 
 Dropout layers of the same width then draw the same noise in every evaluation, and a second pass
-that is skipped leaves the stream of random numbers as it would have been. (A layer that two draws cut to
-different widths gets different noise; it is independent of z, so the estimate stays unbiased.)
+that is skipped leaves the stream of random numbers as it would have been. (A layer that two draws
+cut to different widths gets different noise: independent of z, so the estimate stays unbiased.)
 """
 
 from __future__ import annotations
