@@ -350,7 +350,8 @@ def test_training_goes_on_after_inference_mode(network: Any, loss: Any) -> None:
 
 def test_a_draw_of_the_wrong_length_is_refused(network: Any) -> None:
     gated = network("mlp").gated()
-    with pytest.raises(RuntimeError), gated.drawn(torch.ones(5)):
+    message = r"flat vector of 1184 gates, .* got shape \(5,\)"
+    with pytest.raises(ValueError, match=message), gated.drawn(torch.ones(5)):
         pass
 
 

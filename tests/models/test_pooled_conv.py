@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from l0arm.models.pooled_conv import SMALL_BATCH, PooledConv2d, phase_columns
+from l0arm.models.pooled_conv import SMALL_BATCH, PooledConv2d
 
 
 def stock(layer: PooledConv2d, x: Tensor) -> Tensor:
@@ -49,5 +49,5 @@ def test_the_output_is_channels_last():
 
 
 def test_odd_sides_are_refused():
-    with pytest.raises(ValueError, match=r"needs even sides .* got 27 x 27; pad the input"):
-        phase_columns(torch.rand(1, 1, 27, 27), 5)
+    with pytest.raises(ValueError, match=r"needs even sides .* got 23 x 23 from 27 x 27; pad"):
+        PooledConv2d(1, 2, 5)(torch.rand(SMALL_BATCH, 1, 27, 27))

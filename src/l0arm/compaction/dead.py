@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from l0arm.groups.draw import Draw
+from l0arm.groups.draw import Draw, Mask
 from l0arm.groups.layout import Layout, TensorCut
 
 
@@ -17,23 +18,23 @@ def follow_dead(layout: Layout, z: Tensor) -> Tensor:
     """
     while True:
         draw = Draw(layout, z)
-        alive = torch.zeros(layout.gates + 1, dtype=torch.bool, device=z.device)
+        alive = np.zeros(layout.gates + 1, dtype=np.bool_)
         for spec in layout.tensors.values():
             _mark_read(alive, spec, draw)
-        followed = torch.where(alive[:-1], z, torch.zeros_like(z))
+        followed = torch.where(torch.from_numpy(alive[:-1]).to(z.device), z, torch.zeros_like(z))
         if torch.equal(followed, z):
             return z
         z = followed
 
 
-def _mark_read(alive: Tensor, spec: TensorCut, draw: Draw) -> None:
+def _mark_read(alive: Mask, spec: TensorCut, draw: Draw) -> None:
     """Mark the gates whose positions are read in this tensor by a weight that is open."""
     for dim, axis in spec.axes.items():
         if _others_open(spec, dim, draw):
             positions = draw.open_positions(axis)
             for reach in axis.reaches:
                 if reach.folds:
-                    alive[reach.gates_on(alive.device)[positions]] = True
+                    alive[reach.numbers[positions]] = True
     for group in spec.elementwise:
         alive[draw.layout.span(group)] = True
 

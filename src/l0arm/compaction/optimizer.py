@@ -20,7 +20,7 @@ def prepare_transfer(
     """Cut all state first, so that a refusal leaves the optimizer as it was; then exchange."""
     names = {id(p): name for name, p in gated.model.named_parameters()}
     # State is cut like its parameter, but never scaled: averages of gradients are not weights.
-    binary = Draw(gated.layout, draw.open.to(draw.z.dtype), writes=False)
+    binary = draw.rounded()
     state = {}
     for parameter in _weights(optimizer, gated):
         if id(parameter) not in names:

@@ -1,4 +1,8 @@
-"""One value of every gate, and what it keeps of every dimension that is cut."""
+"""One value of every gate, and what it keeps of every dimension that is cut.
+
+Positions are worked out on the host, in numpy: the shapes of a pass depend on them, so a GPU has to
+wait for them in any case, and on a few hundred gates numpy is several times faster than torch.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +10,14 @@ import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from l0arm.groups.layout import Axis, Layout, Reach
+
+Mask = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -30,23 +38,28 @@ class Draw:
     """
 
     def __init__(self, layout: Layout, z: Tensor, *, sliced: bool = True, writes: bool = True):
+        if z.shape != (layout.gates,):
+            raise ValueError(
+                f"a draw is a flat vector of {layout.gates} gates, one per unit of all groups; "
+                f"got shape {tuple(z.shape)}"
+            )
         self.layout, self.z, self.sliced, self.writes = layout, z, sliced, writes
-        self.open = z.detach() != 0
-        counts = [
-            int(part.sum()) for part in torch.split(self.open, [g.units for g in layout.groups])
-        ]
-        self.counts = counts
-        self.full = [n == group.units for n, group in zip(counts, layout.groups, strict=True)]
-        self.empty = [number for number, n in enumerate(counts) if n == 0]
-        self.kept_gates = self.open
+        values = z.detach().cpu().numpy()
+        self._open: Mask = np.ones(layout.gates + 1, dtype=np.bool_)  # the last gate never closes
+        np.not_equal(values, 0, out=self._open[:-1])
+        counts = np.add.reduceat(self._open[:-1], layout.offsets, dtype=int)
+        self.counts: list[int] = counts.tolist()
+        self.full = [n == group.units for n, group in zip(self.counts, layout.groups, strict=True)]
+        self.empty = [number for number, n in enumerate(self.counts) if n == 0]
+        self._kept_gates = self._open
         if self.empty:
-            self.kept_gates = self.open.clone()
-            self.kept_gates[[layout.offsets[number] for number in self.empty]] = True
+            self._kept_gates = self._open.copy()
+            self._kept_gates[[layout.offsets[number] for number in self.empty]] = True
         # Fractions (a thresholded mean, a relaxed gate) and gates with a graph are multiplied in.
-        self.binary = not z.requires_grad and bool((z == self.open).all())
+        self.binary = not z.requires_grad and np.array_equal(values, self._open[:-1])
         self._memo: dict[Axis, Kept] = {}
         if not self.binary:
-            self._refuse_fractions()
+            self._refuse_fractions(values)
 
     def units_kept(self, group: int) -> int:
         """How many units of a group are computed: the open ones, or its stand-in."""
@@ -66,27 +79,36 @@ class Draw:
         twin.writes, twin._memo = False, {}  # it may be kept for long: positions on demand
         return twin
 
+    def rounded(self) -> Draw:
+        """The same units open, every gate 0 or 1."""
+        open_gates = torch.from_numpy(self._open[:-1]).to(self.z.device, self.z.dtype)
+        return Draw(self.layout, open_gates, sliced=self.sliced, writes=self.writes)
+
     def mask(self, axis: Axis) -> Tensor | None:
         """The factor of every position, nothing dropped: for masked execution."""
         folds = [r for r in axis.reaches if r.folds and not (self.full[r.group] and self.binary)]
         return self._product(folds) if folds else None
 
-    def open_positions(self, axis: Axis) -> Tensor:
+    def open_positions(self, axis: Axis) -> Mask:
         """Where every group that cuts the axis is open."""
         return self.open_by(axis.reaches)
 
-    def open_by(self, reaches: Sequence[Reach]) -> Tensor:
+    def open_by(self, reaches: Sequence[Reach]) -> Mask:
         """Where all of these groups are open."""
-        return self._all(reaches, self.open)
+        return self._all(reaches, self._open)
 
     def of_group(self, group: int) -> Tensor:
         """The gates of one group."""
         return self.z[self.layout.span(group)]
 
-    def _refuse_fractions(self) -> None:
+    def positions(self, mask: Mask) -> Tensor:
+        """The numbers of the positions set in a mask, where the model can use them."""
+        return torch.from_numpy(np.flatnonzero(mask)).to(self.z.device)
+
+    def _refuse_fractions(self, values: npt.NDArray[np.floating]) -> None:
         for number in self.layout.twice:
             span = self.layout.span(number)
-            if self.z.requires_grad or bool((self.z[span] != self.open[span]).any()):
+            if self.z.requires_grad or bool((values[span] != self._open[span]).any()):
                 raise ValueError(
                     f"group '{self.layout.groups[number].name}' reads and makes one tensor (tied "
                     "weights): a gate between 0 and 1 would be multiplied in twice; pass gates "
@@ -99,53 +121,39 @@ class Draw:
         if not cutting:
             return Kept(fold=self.mask(axis))
         sending = [r for r in cutting if not r.selects]
-        selecting = [r for r in cutting if r.selects]
-        sent = self._all(sending, self.kept_gates) if sending else None
-        kept = self._all(cutting, self.kept_gates) if selecting or sent is None else sent
+        sent = self._all(sending, self._kept_gates) if sending else None
+        selects = len(sending) < len(cutting)
+        kept = sent if sent is not None and not selects else self._all(cutting, self._kept_gates)
         stand_in = any(r.group in self.empty for r in cutting)
-        zeroing = len(closing) > len(cutting)
         if len(cutting) > 1 and not kept.any():  # the groups share no open position
-            kept = torch.zeros_like(kept)
-            kept[0 if sent is None else int(sent.nonzero()[0])] = True
+            kept = np.arange(kept.size) == (0 if sent is None else int(sent.argmax()))
             stand_in = True
-        index = kept.nonzero().squeeze(1)
+        index = self.positions(kept)
         folds = [r for r in axis.reaches if r.folds]
-        multiplies = stand_in or zeroing or not self.binary
+        multiplies = stand_in or len(closing) > len(cutting) or not self.binary
         fold = self._product(folds)[index] if folds and multiplies else None
-        written = self.open_positions(axis)[index] if stand_in else None
-        return Kept(index, fold, _local(kept, sent, index) if selecting else None, written)
+        written = torch.from_numpy(self.open_positions(axis)[kept]) if stand_in else None
+        return Kept(index, fold, self._local(kept, sent, index) if selects else None, written)
 
-    def _all(self, reaches: Sequence[Reach], gates: Tensor) -> Tensor:
-        """1 where every one of the groups has its gate set."""
-        padded: Tensor | None = None
-        result: Tensor | None = None
-        for reach in reaches:
-            if reach.plain:
-                mask = gates[self.layout.span(reach.group)]
-            else:
-                padded = _with_open_end(gates) if padded is None else padded
-                mask = padded[reach.gates_on(gates.device)]
-            result = mask if result is None else result & mask
-        assert result is not None
+    def _local(self, kept: Mask, sent: Mask | None, index: Tensor) -> Tensor | None:
+        """Kept positions counted among those that the producer still sends."""
+        if sent is None:
+            return index
+        arriving = kept[sent]
+        return None if arriving.all() else self.positions(arriving)
+
+    def _all(self, reaches: Sequence[Reach], gates: Mask) -> Mask:
+        """Where every one of the groups has its gate set."""
+        masks = [gates[self.layout.span(r.group)] if r.plain else gates[r.numbers] for r in reaches]
+        result = masks[0]
+        for mask in masks[1:]:
+            result = result & mask
         return result
 
     def _product(self, reaches: list[Reach]) -> Tensor:
         """The product of the groups' gates at every position (Eq. 2), with its graph."""
-        padded = _with_open_end(self.z)
+        padded = torch.cat([self.z, self.z.new_ones(1)])
         result = padded[reaches[0].gates_on(self.z.device)]
         for reach in reaches[1:]:
             result = result * padded[reach.gates_on(self.z.device)]
         return result
-
-
-def _with_open_end(gates: Tensor) -> Tensor:
-    """The flat gates and, at number V, one that is always open."""
-    return torch.cat([gates, gates.new_ones(1)])
-
-
-def _local(kept: Tensor, sent: Tensor | None, index: Tensor) -> Tensor | None:
-    """Kept positions counted among those that the producer still sends."""
-    if sent is None:
-        return index
-    local = kept[sent].nonzero().squeeze(1)
-    return None if local.numel() == int(sent.sum()) else local

@@ -10,6 +10,8 @@ import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
@@ -26,6 +28,14 @@ class Reach:
     selects: bool  # the group's closed positions still arrive, and are gathered away
     plain: bool  # position j is unit j: the gates of the group in order
     drops: bool  # closed positions go; False (nothing makes or selects them): zeroed instead
+    _numbers: npt.NDArray[np.int64] | None = None
+
+    @property
+    def numbers(self) -> npt.NDArray[np.int64]:
+        """``gate_of`` on the host."""
+        if self._numbers is None:
+            self._numbers = self.gate_of.cpu().numpy()
+        return self._numbers
 
     def gates_on(self, device: torch.device) -> Tensor:
         """``gate_of`` on a device; it moves there once and stays."""

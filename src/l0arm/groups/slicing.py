@@ -37,7 +37,7 @@ def write_back(original: Tensor, updated: Tensor, spec: TensorCut | None, draw: 
         if draw.sliced:
             _write_sliced(original, updated, dim, axis, draw)
         else:
-            rows = draw.open_positions(axis).nonzero().squeeze(1)
+            rows = draw.positions(draw.open_positions(axis))
             original.index_copy_(dim, rows, updated.index_select(dim, rows))
 
 
@@ -48,7 +48,7 @@ def _write_sliced(original: Tensor, updated: Tensor, dim: int, axis: Axis, draw:
     elif kept.written is None:
         original.index_copy_(dim, kept.index, updated)
     else:  # stand-ins are computed, but their statistics mean nothing
-        rows = kept.written.nonzero().squeeze(1)
+        rows = kept.written.nonzero().squeeze(1).to(original.device)
         original.index_copy_(dim, kept.index[rows], updated.index_select(dim, rows))
 
 

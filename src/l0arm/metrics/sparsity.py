@@ -53,7 +53,7 @@ def _alive(tensor: Tensor, name: str, own: set[int], draw: Draw) -> int:
         reaches = [r for r in axis.reaches if r.group in own] or axis.reaches
         shape = [1] * tensor.dim()
         shape[dim] = -1
-        mask &= draw.open_by(reaches).view(shape)
+        mask &= torch.from_numpy(draw.open_by(reaches)).to(mask.device).view(shape)
     for group in spec.elementwise:
         mask &= (draw.of_group(group) != 0).view_as(mask)
     return int(mask.sum())

@@ -1,15 +1,19 @@
-"""Convolution, 2 x 2 max pooling and ReLU in one, as a matrix product: fast for few input channels.
+"""Convolution, 2 x 2 max pooling and ReLU in one, as matrix products: fast for few input channels.
 
-The columns of the product are ordered by *phase*: the four outputs that a pooling window compares
-come from four blocks of columns, so that pooling is the maximum of four contiguous arrays.
+Patches are laid out by image rows, ``rows[y, c, j, b, x] = image[b, c, y, x + j]``, so that the
+columns of output row y are the contiguous block ``rows[y : y + k]``: k times less to copy than
+im2col. Even and odd x stand apart, so that the four outputs that a pooling window compares lie in
+four arrays, and pooling is their maximum.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.autograd.function import FunctionCtx, once_differentiable
+from torch.autograd.function import once_differentiable
 
 SMALL_BATCH = 16
 
@@ -29,63 +33,91 @@ class PooledConv2d(nn.Conv2d):
 
     def forward(self, x: Tensor) -> Tensor:
         assert self.bias is not None
-        # An exported graph is better off with stock operators, and so are a few images: below this
-        # the hundred slices of phase_columns cost more than they save.
+        # An exported graph is better off with stock operators, and so are a few images.
         if torch.compiler.is_compiling() or x.shape[0] < SMALL_BATCH:
             return F.relu(F.max_pool2d(F.conv2d(x, self.weight, self.bias), 2))
         k, filters = self.weight.shape[-1], self.weight.shape[0]
-        batch, high, wide = x.shape[0], (x.shape[2] - k + 1) // 2, (x.shape[3] - k + 1) // 2
-        outputs = self.weight.flatten(1) @ phase_columns(x, k)
-        phases = outputs.view(filters, 4, -1)
+        h, w = _pooled_sides(x, k)
+        kernel = self.weight.transpose(1, 2).flatten(1)  # (filters, k c k), as the rows lie
+        outputs: Tensor = _RowProduct.apply(_rows(x, k), kernel, k)  # type: ignore[no-untyped-call]
+        phases = outputs.view(h, 2, filters, 2, -1)
         top: Tensor = _MaxOfPhases.apply(phases)  # type: ignore[no-untyped-call]
         # Bias and ReLU commute with the maximum: a quarter of the work.
-        pooled = F.relu(top + self.bias[:, None]).t().contiguous()
-        return pooled.view(batch, high, wide, filters).permute(0, 3, 1, 2)  # channels last
+        pooled = F.relu(top + self.bias[:, None]).view(h, filters, -1, w).permute(2, 1, 0, 3)
+        return pooled.contiguous(memory_format=torch.channels_last)
 
 
-def phase_columns(x: Tensor, k: int) -> Tensor:
-    """The k x k patches of x as columns: those at even-even places first, then even-odd, ...
-
-    Shape (channels k k, 4 batch h w) for maps that pool to h x w; the sides of x - k + 1 are even.
-    """
-    batch, channels, height, width = x.shape
-    if (height - k + 1) % 2 or (width - k + 1) % 2 or height % 2 or width % 2:
+def _pooled_sides(x: Tensor, k: int) -> tuple[int, int]:
+    height, width = x.shape[2] - k + 1, x.shape[3] - k + 1
+    if height % 2 or width % 2:
         raise ValueError(
-            f"pooling in phases needs even sides before and after a {k} x {k} kernel, "
-            f"got {height} x {width}; pad the input or use Conv2d and max_pool2d"
+            f"pooling in phases needs even sides after a {k} x {k} kernel, got {height} x {width} "
+            f"from {x.shape[2]} x {x.shape[3]}; pad the input or use Conv2d and max_pool2d"
         )
-    h, w = (height - k + 1) // 2, (width - k + 1) // 2
-    # Even and odd rows and columns apart, so that all slices below are contiguous at the end.
-    apart = x.reshape(batch, channels, height // 2, 2, width // 2, 2).permute(3, 5, 1, 0, 2, 4)
-    apart = apart.contiguous()
-    patches = [
-        apart[i % 2, j % 2, :, :, i // 2 : i // 2 + h, j // 2 : j // 2 + w]
-        for row in range(k)
-        for column in range(k)
-        for i in (row, row + 1)
-        for j in (column, column + 1)
-    ]
-    return torch.stack(patches, dim=1).view(channels * k * k, -1)
+    return height // 2, width // 2
+
+
+def _rows(x: Tensor, k: int) -> Tensor:
+    """``rows[y, c, j, parity, b, x2] = x[b, c, y, 2 x2 + parity + j]`` as (height, c k, n)."""
+    _, w = _pooled_sides(x, k)
+    by_row = x.permute(2, 1, 0, 3)  # y, c, b, x
+    apart = (*by_row.shape[:3], w, 2)
+    shifted = [by_row[..., j : j + 2 * w].reshape(apart) for j in range(k)]
+    rows = torch.stack([s.permute(0, 1, 4, 2, 3) for s in shifted], dim=2)
+    return rows.flatten(3).flatten(1, 2)
+
+
+class _RowProduct(torch.autograd.Function):
+    """``out[y] = kernel @ rows[y : y + k]`` for every output row y, without copying the rows."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, kernel: Tensor, k: int) -> Tensor:
+        ctx.save_for_backward(rows, kernel)
+        ctx.k = k
+        columns = _overlapping(rows, k)
+        return torch.bmm(kernel.expand(columns.shape[0], -1, -1), columns)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor, None]:
+        rows, kernel = ctx.saved_tensors
+        d_kernel = torch.bmm(gradient, _overlapping(rows, ctx.k).transpose(1, 2)).sum(0)
+        if not ctx.needs_input_grad[0]:  # images have no gradient
+            return None, d_kernel, None
+        d_rows, width = torch.zeros_like(rows).flatten(0, 1), rows.shape[1]
+        for y, at_y in enumerate(gradient):
+            d_rows[y * width : (y + ctx.k) * width].addmm_(kernel.t(), at_y)
+        return d_rows.view_as(rows), d_kernel, None
+
+
+def _overlapping(rows: Tensor, k: int) -> Tensor:
+    """(height, c k, n) seen as (height - k + 1, k c k, n): k rows from every row on."""
+    height, depth, n = rows.shape
+    return rows.as_strided((height - k + 1, k * depth, n), (depth * n, n, 1))
 
 
 class _MaxOfPhases(torch.autograd.Function):
-    """Maximum over dim 1 of (filters, 4, n); the gradient goes to the first that attains it."""
+    """Maximum over dims 1 and 3 of (h, 2, filters, 2, n); of equals the first has the gradient."""
 
     @staticmethod
-    def forward(ctx: FunctionCtx, y: Tensor) -> Tensor:
-        a, b, c, d = y.unbind(1)
+    def forward(ctx: Any, y: Tensor) -> Tensor:
+        a, b, c, d = _phases(y)
         top = torch.maximum(torch.maximum(a, b), torch.maximum(c, d))
         ctx.save_for_backward(y, top)
         return top
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: FunctionCtx, gradient: Tensor) -> Tensor:
-        y, top = ctx.saved_tensors  # type: ignore[attr-defined]
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        y, top = ctx.saved_tensors
         out = torch.empty_like(y)
         taken = torch.zeros_like(top, dtype=torch.bool)
-        for phase in range(4):
-            hit = (y[:, phase] == top) & ~taken
-            torch.mul(gradient, hit, out=out[:, phase])
+        for candidate, d_candidate in zip(_phases(y), _phases(out), strict=True):
+            hit = (candidate == top) & ~taken
+            torch.mul(gradient, hit, out=d_candidate)
             taken |= hit
         return out
+
+
+def _phases(y: Tensor) -> list[Tensor]:
+    return [y[:, row, :, column] for row in (0, 1) for column in (0, 1)]
