@@ -109,7 +109,7 @@ def test_a_misspelt_option_is_refused(model: MLP) -> None:
 def test_a_plain_model_that_is_hooked_already_is_refused():
     model = MLP((4, 3, 2))
     sparsify(model, method="l0-arm", lam=0.0)
-    with pytest.raises(ValueError, match=r"'fc1' is gated already by another Gated.*deepcopy"):
+    with pytest.raises(ValueError, match=r"'fc1' is gated already by another Gated.*release"):
         sparsify(model, method="l0-arm", lam=0.0)
 
 
@@ -121,3 +121,25 @@ def test_a_factory_in_place_of_a_method_is_refused():
 def test_strengths_that_do_not_fit_the_groups_are_refused_at_once():
     with pytest.raises(ValueError, match="lam has 3 entries, but there are 2 groups"):
         sparsify(MLP((4, 3, 2)), method="l0-arm", lam=[0.1, 0.2, 0.3])
+
+
+def test_a_released_model_can_be_gated_again():
+    model = MLP((4, 3, 2))
+    assert sparsify(model, lam=0.0).release() is model
+    assert sparsify(model, lam=0.0).model is model
+
+
+def test_a_single_group_is_refused(model: MLP) -> None:
+    group = Group("only", 3, reads=(Slice("fc2.weight", 1),))
+    with pytest.raises(TypeError, match=r"got a single Group; write groups=\[group\]"):
+        sparsify(model, group, lam=0.1)  # type: ignore[arg-type]
+
+
+def test_a_missing_strength_is_asked_for(model: MLP) -> None:
+    with pytest.raises(TypeError, match=r"missing .*'lam'; e.g. sparsify\(model, method='l0-arm'"):
+        sparsify(model, method="l0-arm")
+
+
+def test_a_gate_class_is_refused(model: MLP) -> None:
+    with pytest.raises(TypeError, match=r"must be a function of phi, .*write e.g. HardSigmoid\("):
+        sparsify(model, lam=0.1, gate=HardSigmoid)

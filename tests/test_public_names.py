@@ -14,6 +14,7 @@ PUBLIC = [
     "Group",
     "HardSigmoid",
     "Loss",
+    "NonFiniteLoss",
     "Patch",
     "ScaledSigmoid",
     "Slice",

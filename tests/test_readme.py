@@ -14,7 +14,7 @@ def test_the_code_blocks_run(capsys):
     assert len(blocks) == 2
     assert "% pruned" in capsys.readouterr().out
     gated, small = namespace["gated"], namespace["small"]
-    assert gated.phi.numel() == 256
+    assert gated.phi.numel() == 32
     assert sum(p.numel() for p in small.parameters()) < 431_080
 
 

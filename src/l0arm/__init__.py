@@ -8,7 +8,7 @@ from l0arm import data, estimators, gates, methods, metrics, models, penalties
 from l0arm.compaction import compact
 from l0arm.entry import sparsify
 from l0arm.gates import HardSigmoid, ScaledSigmoid
-from l0arm.groups import EmptyGroupWarning, Gated, Group, Loss, Patch, Slice
+from l0arm.groups import EmptyGroupWarning, Gated, Group, Loss, NonFiniteLoss, Patch, Slice
 from l0arm.metrics import architecture, expected_flops, expected_l0, prune_rate
 
 __version__ = "0.1.0"
@@ -19,6 +19,7 @@ __all__ = [
     "Group",
     "HardSigmoid",
     "Loss",
+    "NonFiniteLoss",
     "Patch",
     "ScaledSigmoid",
     "Slice",

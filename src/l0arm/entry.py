@@ -45,6 +45,8 @@ def sparsify(
                 f"{type(model).__name__} has no groups() of its own; pass groups=[Group(...), ...]"
             )
         groups = own()
+    if isinstance(groups, Group):
+        raise TypeError("groups must be a sequence, got a single Group; write groups=[group]")
     if isinstance(method, str):
         method = _named(method, options)
     elif not isinstance(method, Method):
@@ -65,4 +67,9 @@ def sparsify(
 def _named(name: str, options: dict[str, Any]) -> Method:
     if name not in METHODS:
         raise ValueError(f"unknown method {name!r}; there are {', '.join(sorted(METHODS))}")
-    return METHODS[name](**options)
+    try:
+        return METHODS[name](**options)
+    except TypeError as error:
+        raise TypeError(
+            f"method {name!r}: {error}; e.g. sparsify(model, method={name!r}, lam=0.1 / N)"
+        ) from None

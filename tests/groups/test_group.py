@@ -111,5 +111,5 @@ def test_names_of_groups_are_unique() -> None:
 
 
 def test_a_bare_slice_in_place_of_a_tuple_is_refused():
-    with pytest.raises(TypeError, match=r"'g': reads must be a tuple, got a single Slice"):
+    with pytest.raises(TypeError, match=r"'g': reads must be a tuple of Slice, got Slice"):
         Group("g", 2, reads=Slice("w", 1))  # type: ignore[arg-type]

@@ -49,6 +49,12 @@ class Bernoulli:
 
     g: GateFunction | Callable[[Tensor], Tensor] = ScaledSigmoid()
 
+    def __post_init__(self) -> None:
+        if isinstance(self.g, type) or not callable(self.g):
+            raise TypeError(
+                f"gate must be a function of phi, got {self.g!r}; write e.g. HardSigmoid(k=7)"
+            )
+
     def __call__(self, phi: Tensor) -> BernoulliGates:
         return BernoulliGates(phi, self.g(phi))
 

@@ -78,6 +78,16 @@ class CustomGate:
     low: float = -50.0
     high: float = 50.0
 
+    def __post_init__(self) -> None:
+        with torch.no_grad():
+            values = self.function(torch.linspace(self.low, self.high, 401, dtype=torch.float64))
+        if not bool(((values >= 0) & (values <= 1)).all()):
+            raise ValueError(
+                f"g must give probabilities, but it reaches from {float(values.min()):.3g} to "
+                f"{float(values.max()):.3g} for phi in [{self.low:g}, {self.high:g}]; clamp it to "
+                "[0, 1]"
+            )
+
     def __call__(self, phi: Tensor) -> Tensor:
         return self.function(phi)
 

@@ -2,5 +2,6 @@
 
 from l0arm.groups.gated import EmptyGroupWarning, Gated, Loss
 from l0arm.groups.group import Group, Patch, Slice
+from l0arm.groups.objective import NonFiniteLoss
 
-__all__ = ["EmptyGroupWarning", "Gated", "Group", "Loss", "Patch", "Slice"]
+__all__ = ["EmptyGroupWarning", "Gated", "Group", "Loss", "NonFiniteLoss", "Patch", "Slice"]

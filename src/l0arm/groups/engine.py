@@ -196,7 +196,7 @@ def _refuse_second_engine(model: nn.Module) -> None:
             if isinstance(getattr(hook, "__self__", None), _ModuleHook):
                 raise ValueError(
                     f"the module '{name}' is gated already by another Gated; go on with that one, "
-                    "or gate a copy.deepcopy of the plain model"
+                    "or take its gates off first with its release()"
                 )
 
 

@@ -13,11 +13,12 @@ from torch import Tensor, nn
 
 from l0arm.gates.family import GateFamily, Gates
 from l0arm.gates.threshold import DEFAULT_TAU, valley
+from l0arm.groups.check import check
 from l0arm.groups.draw import Draw
 from l0arm.groups.engine import Engine
 from l0arm.groups.group import Group
 from l0arm.groups.layout import resolve
-from l0arm.groups.randomness import SharedRandomness
+from l0arm.groups.objective import NonFiniteLoss, Objective
 
 Execution = Literal["sliced", "masked"]
 Threshold = float | Literal["valley"]
@@ -34,6 +35,10 @@ class Loss(NamedTuple):
     data: Tensor
     penalty: Tensor
 
+    def backward(self) -> None:
+        """The same as ``total.backward()``."""
+        self.total.backward()  # type: ignore[no-untyped-call]
+
 
 class GatingMethod(Protocol):
     """The triple that makes a sparsification method."""
@@ -45,7 +50,7 @@ class GatingMethod(Protocol):
     def estimator(self) -> Callable[..., Tensor]: ...
 
     @property
-    def penalties(self) -> Sequence[Callable[[Gated], Tensor]]: ...
+    def penalties(self) -> Sequence[Callable[[Gated, Gates], Tensor]]: ...
 
 
 class Gated(nn.Module):
@@ -128,38 +133,52 @@ class Gated(nn.Module):
             return self._call(*args, **kwargs)
 
     def _call(self, *args: Any, **kwargs: Any) -> Any:
-        output = self.model(*args, **kwargs)
+        try:
+            output = self.model(*args, **kwargs)
+        except RuntimeError as error:
+            error.add_note(self._state_of_gates())
+            raise
         self.engine.warn_of_uncalled()
         return output
+
+    def _state_of_gates(self) -> str:
+        draw = self.engine.draw_now()
+        counts = [] if draw is None else zip(self.groups, draw.counts, strict=True)
+        widths = ", ".join(f"'{group.name}' {n} of {group.units} units" for group, n in counts)
+        return (
+            f"l0arm: in this pass the model kept of {widths}. If a size does not fit, a group may "
+            "lack a tensor in makes (bias, BatchNorm's weight, bias, running_mean, running_var), a "
+            "reader in reads, or a Patch for an attribute that counts units; gated.check(x) tells"
+        )
+
+    def check(self, *args: Any, **kwargs: Any) -> float:
+        """Raise unless dropping closed units equals zeroing them on this input, group by group."""
+        return check(self, *args, **kwargs)
+
+    def release(self) -> nn.Module:
+        """Take the hooks off and give the plain model back; this Gated is of no use after that."""
+        self.engine.detach()
+        return self.model
 
     def loss(self, closure: Callable[[], Tensor], generator: torch.Generator | None = None) -> Loss:
         """The objective of Eq. 8: ``closure`` computes the data loss from ``self(x)``.
 
-        The estimator calls the closure as often as it needs to. All evaluations see the same
-        state of the random number generators, and only the first with a graph writes buffers.
+        The estimator calls the closure as often as it needs to (draw the batch outside it). All
+        evaluations see the same state of the random number generators, and only the first with a
+        graph writes buffers. A loss that is not finite raises, with everything as it was.
         """
-        randomness = SharedRandomness(self.phi.device)
-        written = False
-        outside = torch.is_grad_enabled()
-
-        def f(z: Tensor) -> Tensor:
-            nonlocal written
-            writes = not written and torch.is_grad_enabled() == outside
-            written = written or writes
-            with randomness, self.drawn(z, writes=writes):
-                before = self.engine.calls
-                value = _finite_scalar(closure())
-                if self.engine.calls == before:
-                    raise ValueError(_UNGATED_CLOSURE)
-                return value
-
-        data = self.method.estimator(f, self.gates, generator)
-        penalty = self.penalty()
+        gates = self.gates
+        penalty = self.penalty(gates)
+        if not math.isfinite(penalty.item()):
+            raise NonFiniteLoss("penalty", penalty.item())
+        data = self.method.estimator(Objective(self, closure), gates, generator)
         return Loss(data + penalty, data, penalty)
 
-    def penalty(self) -> Tensor:
-        """The sum of the method's penalties at the present phi."""
-        return sum((p(self) for p in self.method.penalties), self.phi.new_zeros(()))
+    def penalty(self, gates: Gates | None = None) -> Tensor:
+        """The sum of the method's penalties (at the present phi)."""
+        gates = self.gates if gates is None else gates
+        penalties = [penalty(self, gates) for penalty in self.method.penalties]
+        return sum(penalties, self.phi.new_zeros(()))
 
     @contextmanager
     def drawn(self, z: Tensor, *, writes: bool = True) -> Iterator[None]:
@@ -208,29 +227,20 @@ class Gated(nn.Module):
             self.sizes = self.layout.sizes.to(self.phi.device)
         return self
 
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        """phi is saved by group, so that it can only be loaded into groups of the same names."""
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        for name, part in self.per_group(destination.pop(f"{prefix}phi")).items():
+            destination[f"{prefix}phi.{name}"] = part.clone() if not keep_vars else part
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
+        names = [f"{prefix}phi.{group.name}" for group in self.groups]
+        if all(name in state_dict for name in names):
+            state_dict[f"{prefix}phi"] = torch.cat([state_dict.pop(name) for name in names])
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
     def extra_repr(self) -> str:
         return f"groups={[f'{g.name}({g.units})' for g in self.groups]}, execution={self.execution}"
-
-
-_UNGATED_CLOSURE = (
-    "the closure of loss() did not call the gated model, so no gradient could reach phi; compute "
-    "the outputs inside it: gated.loss(lambda: criterion(gated(x), y))"
-)
-
-
-def _finite_scalar(value: Tensor) -> Tensor:
-    if not isinstance(value, Tensor) or value.numel() != 1:
-        got = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
-        raise ValueError(
-            f"the closure of loss() must return a scalar tensor, got {got}; "
-            "reduce it, e.g. F.cross_entropy(gated(x), y) with its default mean"
-        )
-    if not math.isfinite(value.item()):
-        raise ValueError(
-            f"the data loss is {value.item()}; no parameter was changed. Check the input for NaN, "
-            "lower the learning rate, or clip gradients"
-        )
-    return value.reshape(())
 
 
 def _checked_threshold(tau: Threshold) -> Threshold:

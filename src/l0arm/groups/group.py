@@ -87,10 +87,11 @@ class Group:
                 f"group '{self.name}' has {self.units} units; a group needs at least 1"
             )
         for name in ("reads", "makes", "counts", "patches"):
-            if isinstance(getattr(self, name), Slice | Patch):
+            kind = Patch if name == "patches" else Slice
+            if not all(isinstance(s, kind) for s in _as_tuple(getattr(self, name))):
                 raise TypeError(
-                    f"group '{self.name}': {name} must be a tuple, got a single "
-                    f"{type(getattr(self, name)).__name__}; write {name}=(...,)"
+                    f"group '{self.name}': {name} must be a tuple of {kind.__name__}, got "
+                    f"{getattr(self, name)!r}; write {name}=({kind.__name__}(...),)"
                 )
         if not self.reads:
             raise ValueError(
@@ -102,6 +103,10 @@ class Group:
                 f"group '{self.name}' starts at keep probability {self.initial!r}, but it must lie "
                 "strictly between 0 and 1; use e.g. 0.95 for nearly open"
             )
+
+
+def _as_tuple(value: object) -> tuple[object, ...]:
+    return tuple(value) if isinstance(value, tuple | list) else (None,)
 
 
 def unit_slices(tensor: Tensor, piece: Slice, units: int) -> tuple[tuple[int, ...], ...]:

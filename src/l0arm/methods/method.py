@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from l0arm.estimators import Estimator
-from l0arm.gates import GateFamily
+from l0arm.gates import GateFamily, Gates
 from l0arm.groups import Gated
 
-Penalty = Callable[[Gated], Tensor]
+Penalty = Callable[[Gated, Gates], Tensor]
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from numbers import Real
 
 import torch
 from torch import Tensor
 
+from l0arm.gates import Gates
 from l0arm.groups import Gated, Slice
 from l0arm.groups.layout import named_tensors
 from l0arm.penalties.strength import Strength, checked, per_group
@@ -26,8 +28,8 @@ class L0:
     def __post_init__(self) -> None:
         checked(self.lam)
 
-    def __call__(self, gated: Gated) -> Tensor:
-        return (_strengths(self.lam, gated) * gated.sizes * gated.gates.open_probability).sum()
+    def __call__(self, gated: Gated, gates: Gates) -> Tensor:
+        return (_strengths(self.lam, gated) * gated.sizes * gates.open_probability).sum()
 
 
 @dataclass(frozen=True)
@@ -39,8 +41,8 @@ class L1:
     def __post_init__(self) -> None:
         checked(self.lam)
 
-    def __call__(self, gated: Gated) -> Tensor:
-        return _expected_norm(gated, self.lam, torch.abs)
+    def __call__(self, gated: Gated, gates: Gates) -> Tensor:
+        return _expected_norm(gated, gates, self.lam, torch.abs)
 
 
 @dataclass(frozen=True)
@@ -52,21 +54,24 @@ class L2:
     def __post_init__(self) -> None:
         checked(self.lam)
 
-    def __call__(self, gated: Gated) -> Tensor:
-        return _expected_norm(gated, self.lam, torch.square)
+    def __call__(self, gated: Gated, gates: Gates) -> Tensor:
+        return _expected_norm(gated, gates, self.lam, torch.square)
 
 
-def _strengths(lam: Strength, gated: Gated) -> Tensor:
+def _strengths(lam: Strength, gated: Gated) -> Tensor | float:
     """lambda of every gate."""
-    values = per_group(lam, gated.groups)
-    return gated.phi.new_tensor(values)[gated.group_of]
+    if isinstance(lam, Real):
+        return float(lam)
+    return gated.phi.new_tensor(per_group(lam, gated.groups))[gated.group_of]
 
 
-def _expected_norm(gated: Gated, lam: Strength, of: Callable[[Tensor], Tensor]) -> Tensor:
+def _expected_norm(
+    gated: Gated, gates: Gates, lam: Strength, of: Callable[[Tensor], Tensor]
+) -> Tensor:
     """sum over units of lambda P(open) sum_j of(theta~_j) (Eq. 15, 16, 18)."""
     tensors = named_tensors(gated.model)
     total = gated.phi.new_zeros(())
-    open_probability = gated.per_group(gated.gates.open_probability)
+    open_probability = gated.per_group(gates.open_probability)
     for strength, group in zip(per_group(lam, gated.groups), gated.groups, strict=True):
         for piece in group.counts:
             norms = _per_unit(of(tensors[piece.tensor]), piece, group.units)

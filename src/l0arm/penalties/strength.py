@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from numbers import Real
 
 from l0arm.groups import Group
 
@@ -16,10 +17,10 @@ def checked(lam: Strength, name: str = "lam") -> Strength:
         lam.values() if isinstance(lam, Mapping) else lam if isinstance(lam, Sequence) else [lam]
     )
     for value in values:
-        if not (isinstance(value, int | float) and math.isfinite(value) and value >= 0):
+        if not (isinstance(value, Real) and math.isfinite(value) and value >= 0):
             raise ValueError(
-                f"{name} must be a finite number >= 0, or one per group; got {value!r}"
-                + (f" in {lam!r}" if lam is not value else "")
+                f"{name} must be a finite number >= 0, or one per group; got {value!r} "
+                f"({type(value).__name__})" + (f" in {lam!r}" if lam is not value else "")
             )
     return lam
 

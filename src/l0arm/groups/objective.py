@@ -1,0 +1,72 @@
+"""f(z) of Eq. 8: the data loss of a minibatch under the gates z, as an estimator calls it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from l0arm.groups.randomness import SharedRandomness
+
+if TYPE_CHECKING:
+    from l0arm.groups.gated import Gated
+
+
+class NonFiniteLoss(ValueError):
+    """The data loss or the penalty is NaN or infinite; parameters and buffers are as before."""
+
+    def __init__(self, what: str, value: float) -> None:
+        super().__init__(
+            f"the {what} is {value}; parameters and buffers are as before. Check the input for "
+            "NaN, lower the learning rate, or clip gradients"
+        )
+
+
+class Objective:
+    """One function of z for all evaluations of a step.
+
+    All evaluations see the same state of the random number generators, and only the first one
+    with a graph writes buffers; if its loss is not finite, they are put back.
+    """
+
+    def __init__(self, gated: Gated, closure: Callable[[], Tensor]) -> None:
+        if not callable(closure):
+            raise TypeError(
+                f"loss() takes a function that computes the data loss, got {type(closure).__name__}"
+                "; write gated.loss(lambda: criterion(gated(x), y))"
+            )
+        self._gated, self._closure = gated, closure
+        self._randomness = SharedRandomness(gated.phi.device)
+        self._written = False
+        self._with_graph = torch.is_grad_enabled()
+
+    def __call__(self, z: Tensor) -> Tensor:
+        writes = not self._written and torch.is_grad_enabled() == self._with_graph
+        self._written = self._written or writes
+        buffers = [(b, b.clone()) for b in self._gated.model.buffers()] if writes else []
+        with self._randomness, self._gated.drawn(z, writes=writes):
+            value = self._evaluate()
+        if not math.isfinite(value.item()):
+            for buffer, old in buffers:
+                buffer.copy_(old)
+            raise NonFiniteLoss("data loss", value.item())
+        return value
+
+    def _evaluate(self) -> Tensor:
+        calls = self._gated.engine.calls
+        value = self._closure()
+        if not isinstance(value, Tensor) or value.numel() != 1:
+            got = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+            raise ValueError(
+                f"the closure of loss() must return a scalar tensor, got {got}; "
+                "reduce it, e.g. F.cross_entropy(gated(x), y) with its default mean"
+            )
+        if self._gated.engine.calls == calls:
+            raise ValueError(
+                "the closure of loss() did not call the gated model, so no gradient could reach "
+                "phi; compute the outputs inside it: gated.loss(lambda: criterion(gated(x), y))"
+            )
+        return value.reshape(())

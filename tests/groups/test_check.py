@@ -1,0 +1,66 @@
+"""gated.check: dropping equals zeroing, or the group that breaks it is named."""
+
+import pytest
+import torch
+from torch import nn
+
+from l0arm import Gated, Group, Slice, sparsify
+from l0arm.models import MLP, LeNet5, WideResNet
+
+
+def between(*layers: nn.Module) -> Gated:
+    """16 hidden units with something between their producer and their reader."""
+    model = nn.Sequential(nn.Linear(8, 16), *layers, nn.Linear(16, 3))
+    group = Group(
+        "hidden",
+        16,
+        reads=(Slice(f"{len(model) - 1}.weight", 1),),
+        makes=(Slice("0.weight", 0), Slice("0.bias", 0)),
+    )
+    return sparsify(model, [group], lam=0.0)
+
+
+@pytest.mark.parametrize(
+    ("model", "shape"),
+    [(MLP(), (4, 784)), (LeNet5(), (4, 1, 28, 28)), (WideResNet(10, 1), (2, 3, 32, 32))],
+)
+def test_the_networks_of_the_paper_pass(model, shape):
+    gated = sparsify(model, lam=0.0)
+    before = {name: value.clone() for name, value in gated.state_dict().items()}
+    assert gated.check(torch.rand(shape)) < 1e-5
+    assert gated.training
+    assert gated.execution == "sliced"
+    assert all(torch.equal(value, before[name]) for name, value in gated.state_dict().items())
+
+
+@pytest.mark.parametrize("mixing", [nn.GroupNorm(1, 16, affine=False), nn.Softmax(-1)])
+def test_what_mixes_units_is_found(mixing):
+    with pytest.raises(ValueError, match=r"group 'hidden' changes the output .*mixes units"):
+        between(nn.ReLU(), mixing).check(torch.randn(32, 8))
+
+
+def test_what_acts_on_each_unit_alone_passes():
+    assert between(nn.ReLU(), nn.Dropout(0.5), nn.Tanh()).check(torch.randn(32, 8)) < 1e-5
+
+
+def test_a_wrong_order_of_flattening_is_found():
+    class ChannelsLast(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv, self.fc = nn.Conv2d(1, 4, 3), nn.Linear(16, 3)
+
+        def forward(self, x):
+            return self.fc(self.conv(x).permute(0, 2, 3, 1).flatten(1))
+
+    makes = (Slice("conv.weight", 0), Slice("conv.bias", 0))
+    group = Group("filters", 4, reads=(Slice("fc.weight", 1, block=4),), makes=makes)
+    with pytest.raises(ValueError, match=r"Slice.block or .index does not fit"):
+        sparsify(ChannelsLast(), [group], lam=0.0).check(torch.randn(2, 1, 4, 4))
+
+
+def test_a_forgotten_tensor_is_hinted_at():
+    gated = between(nn.BatchNorm1d(16))
+    with pytest.raises(RuntimeError) as caught:
+        gated.check(torch.randn(32, 8))
+    assert "'hidden' 15 of 16 units" in caught.value.__notes__[0]
+    assert "running_mean" in caught.value.__notes__[0]
