@@ -58,6 +58,7 @@ class Draw:
         # Fractions (a thresholded mean, a relaxed gate) and gates with a graph are multiplied in.
         self.binary = not z.requires_grad and np.array_equal(values, self._open[:-1])
         self._memo: dict[Axis, Kept] = {}
+        self._units: dict[int, Tensor] = {}  # open units of a group
         if not self.binary:
             self._refuse_fractions(values)
 
@@ -76,7 +77,11 @@ class Draw:
     def without_writing(self) -> Draw:
         """The same draw for a pass that must leave no trace in the buffers."""
         twin = copy.copy(self)
-        twin.writes, twin._memo = False, {}  # it may be kept for long: positions on demand
+        twin.writes, twin._memo, twin._units = (
+            False,
+            {},
+            {},
+        )  # it may be kept for long: positions on demand
         return twin
 
     def rounded(self) -> Draw:
@@ -103,7 +108,8 @@ class Draw:
 
     def positions(self, mask: Mask) -> Tensor:
         """The numbers of the positions set in a mask, where the model can use them."""
-        return torch.from_numpy(np.flatnonzero(mask)).to(self.z.device)
+        index = torch.from_numpy(mask.nonzero()[0])
+        return index if self.z.device.type == "cpu" else index.to(self.z.device)
 
     def _refuse_fractions(self, values: npt.NDArray[np.floating]) -> None:
         for number in self.layout.twice:
@@ -116,6 +122,8 @@ class Draw:
                 )
 
     def _cut(self, axis: Axis) -> Kept:
+        if len(axis.reaches) == 1 and self.binary and not self.empty:
+            return self._cut_by_one(axis.reaches[0])
         closing = [r for r in axis.reaches if not self.full[r.group]]
         cutting = [r for r in closing if r.drops]
         if not cutting:
@@ -134,6 +142,19 @@ class Draw:
         fold = self._product(folds)[index] if folds and multiplies else None
         written = torch.from_numpy(self.open_positions(axis)[kept]) if stand_in else None
         return Kept(index, fold, self._local(kept, sent, index) if selects else None, written)
+
+    def _cut_by_one(self, reach: Reach) -> Kept:
+        """The common case: one group on the axis, every gate 0 or 1, no group empty."""
+        if self.full[reach.group]:
+            return Kept()
+        if not reach.drops:
+            return Kept(fold=self._product([reach]) if reach.folds else None)
+        if not reach.plain:
+            return Kept(self.positions(self._open[reach.numbers]))
+        if reach.group not in self._units:  # shared by all that the group makes and reads
+            self._units[reach.group] = self.positions(self._open[self.layout.span(reach.group)])
+        index = self._units[reach.group]
+        return Kept(index, local=index if reach.selects else None)
 
     def _local(self, kept: Mask, sent: Mask | None, index: Tensor) -> Tensor | None:
         """Kept positions counted among those that the producer still sends."""
