@@ -20,6 +20,7 @@ def sparsify(
     *,
     execution: Execution = "sliced",
     threshold: Threshold = 0.5,
+    sharing: bool = True,
     generator: torch.Generator | None = None,
     **options: Any,
 ) -> Gated:
@@ -27,6 +28,7 @@ def sparsify(
 
     ``groups`` says where the gates sit; a model with a ``groups()`` method brings its own.
     ``method`` is a Method or its name in METHODS, then with its options (``lam=...``).
+    ``sharing`` computes once what both evaluations of a step have in common (the same result).
     The model is used, not copied: it gets forward hooks, its parameters stay its own.
 
     >>> from l0arm.models import LeNet5
@@ -60,7 +62,13 @@ def sparsify(
             "set them where you build the Method"
         )
     return Gated(
-        model, groups, method, execution=execution, threshold=threshold, generator=generator
+        model,
+        groups,
+        method,
+        execution=execution,
+        threshold=threshold,
+        sharing=sharing,
+        generator=generator,
     )
 
 

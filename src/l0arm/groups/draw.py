@@ -37,12 +37,16 @@ class Draw:
     still run, and since its readers' columns are zero, loss and gradients are exact.
     """
 
-    def __init__(self, layout: Layout, z: Tensor, *, sliced: bool = True, writes: bool = True):
-        if z.shape != (layout.gates,):
-            raise ValueError(
-                f"a draw is a flat vector of {layout.gates} gates, one per unit of all groups; "
-                f"got shape {tuple(z.shape)}"
-            )
+    def __init__(
+        self,
+        layout: Layout,
+        z: Tensor,
+        *,
+        sliced: bool = True,
+        writes: bool = True,
+        like: Draw | None = None,
+    ) -> None:
+        _check_length(z, layout.gates)
         self.layout, self.z, self.sliced, self.writes = layout, z, sliced, writes
         values = z.detach().cpu().numpy()
         self._open: Mask = np.ones(layout.gates + 1, dtype=np.bool_)  # the last gate never closes
@@ -61,6 +65,18 @@ class Draw:
         self._units: dict[int, Tensor] = {}  # open units of a group
         if not self.binary:
             self._refuse_fractions(values)
+        elif like is not None and like.binary:
+            self._adopt(like)
+
+    def _adopt(self, like: Draw) -> None:
+        """Where the gates agree with another draw's, take its positions, the very same tensors."""
+        same = [
+            np.array_equal(self._open[span], like._open[span])
+            for span in map(self.layout.span, range(len(self.counts)))
+        ]
+        for axis, kept in like._memo.items():
+            if all(same[reach.group] for reach in axis.reaches):
+                self._memo[axis] = kept
 
     def units_kept(self, group: int) -> int:
         """How many units of a group are computed: the open ones, or its stand-in."""
@@ -178,3 +194,11 @@ class Draw:
         for reach in reaches[1:]:
             result = result * padded[reach.gates_on(self.z.device)]
         return result
+
+
+def _check_length(z: Tensor, gates: int) -> None:
+    if z.shape != (gates,):
+        raise ValueError(
+            f"a draw is a flat vector of {gates} gates, one per unit of all groups; "
+            f"got shape {tuple(z.shape)}"
+        )

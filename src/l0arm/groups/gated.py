@@ -73,6 +73,7 @@ class Gated(nn.Module):
         *,
         execution: Execution = "sliced",
         threshold: Threshold = DEFAULT_TAU,
+        sharing: bool = True,
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
@@ -80,6 +81,7 @@ class Gated(nn.Module):
         self.method = method
         self.execution: Execution = _checked_execution(execution)
         self.threshold: Threshold = _checked_threshold(threshold)
+        self.sharing = sharing  # compute once what both evaluations of a step have in common
         self.model = model
         mean = torch.cat([torch.full((g.units,), g.initial) for g in self.layout.groups])
         device = next(model.parameters()).device
@@ -171,7 +173,7 @@ class Gated(nn.Module):
         penalty = self.penalty(gates)
         if not math.isfinite(penalty.item()):
             raise NonFiniteLoss("penalty", penalty.item())
-        data = self.method.estimator(Objective(self, closure), gates, generator)
+        data = self.method.estimator(Objective(self, closure, gates), gates, generator)
         return Loss(data + penalty, data, penalty)
 
     def penalty(self, gates: Gates | None = None) -> Tensor:
@@ -181,12 +183,13 @@ class Gated(nn.Module):
         return sum(penalties, self.phi.new_zeros(()))
 
     @contextmanager
-    def drawn(self, z: Tensor, *, writes: bool = True) -> Iterator[None]:
+    def drawn(self, z: Tensor, *, writes: bool = True, like: Draw | None = None) -> Iterator[Draw]:
         """Calls of ``self`` inside use the gates z; ``writes=False`` leaves all buffers alone."""
-        draw = Draw(self.layout, z, sliced=self.execution == "sliced", writes=writes)
+        sliced = self.execution == "sliced"
+        draw = Draw(self.layout, z, sliced=sliced, writes=writes, like=like)
         self.warn_of_empty(draw)
         with self.engine.evaluating(draw):
-            yield
+            yield draw
 
     def parameter_groups(
         self, lr: float = 1e-3, gate_lr: float | None = None, **weights: Any

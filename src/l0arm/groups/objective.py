@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from l0arm.gates.family import Gates
+from l0arm.groups.draw import Draw
 from l0arm.groups.randomness import SharedRandomness
+from l0arm.groups.sharing import Sharing, worth_sharing
 
 if TYPE_CHECKING:
     from l0arm.groups.gated import Gated
@@ -32,7 +36,7 @@ class Objective:
     with a graph writes buffers; if its loss is not finite, they are put back.
     """
 
-    def __init__(self, gated: Gated, closure: Callable[[], Tensor]) -> None:
+    def __init__(self, gated: Gated, closure: Callable[[], Tensor], gates: Gates) -> None:
         if not callable(closure):
             raise TypeError(
                 f"loss() takes a function that computes the data loss, got {type(closure).__name__}"
@@ -42,13 +46,23 @@ class Objective:
         self._randomness = SharedRandomness(gated.phi.device)
         self._written = False
         self._with_graph = torch.is_grad_enabled()
+        self._first: Draw | None = None
+        sharing = gated.sharing and worth_sharing(gated.layout, gates.probs)
+        self._sharing = Sharing() if sharing else nullcontext()
 
     def __call__(self, z: Tensor) -> Tensor:
         writes = not self._written and torch.is_grad_enabled() == self._with_graph
         self._written = self._written or writes
         buffers = [(b, b.clone()) for b in self._gated.model.buffers()] if writes else []
-        with self._randomness, self._gated.drawn(z, writes=writes):
+        with (
+            self._randomness,
+            self._gated.drawn(z, writes=writes, like=self._first) as draw,
+            self._sharing,
+        ):
             value = self._evaluate()
+        if self._first is None and isinstance(self._sharing, Sharing):
+            self._first = draw
+            self._sharing.replay()
         if not math.isfinite(value.item()):
             for buffer, old in buffers:
                 buffer.copy_(old)

@@ -15,6 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from l0arm.groups.sharing import pure
+
 SMALL_BATCH = 16
 
 
@@ -32,19 +34,24 @@ class PooledConv2d(nn.Conv2d):
         super().__init__(in_channels, out_channels, kernel_size)
 
     def forward(self, x: Tensor) -> Tensor:
-        assert self.bias is not None
         # An exported graph is better off with stock operators, and so are a few images.
         if torch.compiler.is_compiling() or x.shape[0] < SMALL_BATCH:
             return F.relu(F.max_pool2d(F.conv2d(x, self.weight, self.bias), 2))
-        k, filters = self.weight.shape[-1], self.weight.shape[0]
-        h, w = _pooled_sides(x, k)
-        kernel = self.weight.transpose(1, 2).flatten(1)  # (filters, k c k), as the rows lie
-        outputs: Tensor = _RowProduct.apply(_rows(x, k), kernel, k)  # type: ignore[no-untyped-call]
-        phases = outputs.view(h, 2, filters, 2, -1)
-        top: Tensor = _MaxOfPhases.apply(phases)  # type: ignore[no-untyped-call]
-        # Bias and ReLU commute with the maximum: a quarter of the work.
-        pooled = F.relu(top + self.bias[:, None]).view(h, filters, -1, w).permute(2, 1, 0, 3)
-        return pooled.contiguous(memory_format=torch.channels_last)
+        return pooled_conv2d(x, self.weight, self.bias)
+
+
+@pure
+def pooled_conv2d(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """``relu(max_pool2d(conv2d(x, weight, bias), 2))`` by matrix products, channels last."""
+    k, filters = weight.shape[-1], weight.shape[0]
+    h, w = _pooled_sides(x, k)
+    kernel = weight.transpose(1, 2).flatten(1)  # (filters, k c k), as the rows lie
+    outputs: Tensor = _RowProduct.apply(_rows(x, k), kernel, k)  # type: ignore[no-untyped-call]
+    phases = outputs.view(h, 2, filters, 2, -1)
+    top: Tensor = _MaxOfPhases.apply(phases)  # type: ignore[no-untyped-call]
+    # Bias and ReLU commute with the maximum: a quarter of the work.
+    pooled = F.relu(top + bias[:, None]).view(h, filters, -1, w).permute(2, 1, 0, 3)
+    return pooled.contiguous(memory_format=torch.channels_last)
 
 
 def _pooled_sides(x: Tensor, k: int) -> tuple[int, int]:
