@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from l0arm import Gated, HardSigmoid, sparsify
 from l0arm.models import MLP, LeNet5, WideResNet
+from l0arm.models.pooled_conv import SMALL_BATCH
 
 DATA_DIR = os.environ.get("L0ARM_DATA_DIR", "")
 
@@ -88,12 +89,12 @@ class Network:
     def __init__(self, name: str, dtype: torch.dtype) -> None:
         make, shape = {
             "mlp": (MLP, (6, 1, 28, 28)),
-            "lenet5": (LeNet5, (6, 1, 28, 28)),
+            "lenet5": (LeNet5, (SMALL_BATCH, 1, 28, 28)),
             "wrn": (lambda: WideResNet(10, 1), (4, 3, 12, 12)),
         }[name]
         self.name, self.dtype = name, dtype
         self.plain = make().to(dtype)
-        self.x, self.y = torch.rand(shape).to(dtype), torch.arange(shape[0])
+        self.x, self.y = torch.rand(shape).to(dtype), torch.arange(shape[0]) % 10
         for key, tensor in [*self.plain.named_parameters(), *self.plain.named_buffers()]:
             if "norm" in key and tensor.dim():  # statistics and scales of a network in use
                 tensor.data.uniform_(0.5, 1.5)

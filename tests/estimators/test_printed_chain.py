@@ -85,3 +85,9 @@ def test_plain_probabilities_have_no_phi(estimator, f) -> None:
     way_out = r"got plain probabilities; pass gates with a phi \(Bernoulli\(g\)\(phi\)\) or use"
     with pytest.raises(TypeError, match=way_out):
         estimator(f, torch.full((3,), 0.5))
+
+
+@pytest.mark.parametrize("estimator", [ARM, AR])
+def test_a_misspelt_chain_is_refused(estimator: type) -> None:
+    with pytest.raises(ValueError, match="must be 'exact' or 'printed'; got 'Printed'"):
+        estimator("Printed")

@@ -64,3 +64,14 @@ def test_a_forgotten_tensor_is_hinted_at():
         gated.check(torch.randn(32, 8))
     assert "'hidden' 15 of 16 units" in caught.value.__notes__[0]
     assert "running_mean" in caught.value.__notes__[0]
+
+
+def test_half_precision_does_not_hide_a_mixing_layer():
+    gated = between(nn.ReLU(), nn.GroupNorm(1, 16, affine=False)).bfloat16()
+    with pytest.raises(ValueError, match="mixes units"):
+        gated.check(torch.randn(32, 8).bfloat16())
+
+
+def test_outputs_that_are_not_finite_are_told():
+    with pytest.raises(ValueError, match="not finite and cannot be compared"):
+        between(nn.ReLU()).check(torch.full((4, 8), torch.nan))

@@ -154,7 +154,7 @@ def test_compact_equals_the_oracle(
 def test_compact_in_training_mode_has_the_gradients_of_the_oracle(
     name: str, network: Any, trace: Any
 ) -> None:
-    # Closed entries have no gradient in the oracle, so its norm is that of the open ones alone.
+    # Closed entries have no gradient in the oracle; the others stand in the same order in both.
     net = network(name)
     z = net.gates(0)
     small = trace(net.gated(z=z).train().compact(), net.x, net.y)
@@ -162,7 +162,20 @@ def test_compact_in_training_mode_has_the_gradients_of_the_oracle(
     small = {key.replace("fc1.module", "fc1"): value for key, value in small.items()}
     assert_close(small["output"], large["output"], rtol=1e-10, atol=1e-10)
     for key in (key for key in large if key.startswith("gradient")):
-        assert_close(small[key].norm(), large[key].norm(), rtol=1e-10, atol=1e-10)
+        mine, theirs = small[key], large[key]
+        assert_close(mine[mine != 0], theirs[theirs != 0], rtol=1e-10, atol=1e-10)
+
+
+def test_compact_in_training_mode_has_the_running_statistics_of_the_oracle(network: Any) -> None:
+    net = network("wrn")
+    z = net.gates(0)
+    gated = net.gated(z=z).train()
+    small, large = gated.compact(), net.oracle(z).train()
+    small(net.x), large(net.x)
+    for n, open_units in enumerate(gated.per_group(z != 0).values()):
+        for key in ("running_mean", "running_var"):
+            theirs = getattr(large.blocks[n].norm2, key)[open_units]
+            assert_close(getattr(small.blocks[n].norm2, key), theirs, rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.parametrize(("name", "empty"), ONE_EMPTY + SEVERAL_EMPTY)

@@ -56,3 +56,26 @@ def test_phi_of_other_groups_is_refused():
     saved["phi.other"] = saved.pop("phi.fc1")
     with pytest.raises(RuntimeError, match="phi"):
         sparsify(MLP((4, 3, 2)), lam=0.1).load_state_dict(saved)
+
+
+def test_a_nan_in_the_second_evaluation_puts_the_buffers_back_too():
+    gated = sparsify(WideResNet(10, 1), method="l0-arm", lam=0.0)
+    before = {name: value.clone() for name, value in gated.state_dict().items()}
+    x, calls = torch.rand(2, 3, 32, 32), []
+
+    def closure():
+        calls.append(len(calls))
+        return gated(x).sum() * (1.0 if len(calls) == 1 else torch.nan)
+
+    with pytest.raises(NonFiniteLoss):
+        gated.loss(closure)
+    assert calls == [0, 1]
+    assert all(torch.equal(value, before[name]) for name, value in gated.state_dict().items())
+
+
+def test_the_gradient_of_phi_stays_in_float32_with_phi():
+    gated = sparsify(MLP((40, 30, 2)), lam=0.1)
+    x = torch.rand(3, 40)
+    gated.loss(lambda: gated(x).sum()).backward()
+    gated.bfloat16()
+    assert gated.phi.dtype == gated.phi.grad.dtype == torch.float32

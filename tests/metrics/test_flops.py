@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from l0arm import Gated, Group, Slice, sparsify
+from l0arm.methods import l0
 from l0arm.metrics import count_flops, expected_flops
 from l0arm.models import MLP, LeNet5, WideResNet
 
@@ -126,3 +127,25 @@ def test_counting_leaves_modes_statistics_and_random_numbers_alone() -> None:
     assert [module.training for module in gated.modules()] == modes
     assert torch.equal(model.blocks[0].norm2.running_mean, before)
     assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_a_tied_weight_is_counted_under_both_its_names() -> None:
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4)
+            self.b.weight = self.a.weight
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.b(self.a(x))
+
+    read = (Slice("a.weight", 1),)
+    gated = sparsify(Tied(), [Group("in", 4, reads=read)], method="l0-ar", lam=0.0)
+    gated.phi.data.fill_(0.0)  # half open
+    assert expected_flops(gated, torch.rand(1, 4)).inference == 0.5 * 2 * (16 + 16)
+
+
+def test_the_exact_estimator_has_no_flops_of_a_step() -> None:
+    gated = sparsify(MLP((4, 3, 2)), method=l0(0.0, estimator="exact"))
+    with pytest.raises(ValueError, match="fixed number of passes"):
+        expected_flops(gated, torch.rand(1, 4))

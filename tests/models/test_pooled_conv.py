@@ -48,6 +48,16 @@ def test_the_output_is_channels_last():
     assert out.is_contiguous(memory_format=torch.channels_last)
 
 
-def test_odd_sides_are_refused():
-    with pytest.raises(ValueError, match=r"needs even sides .* got 23 x 23 from 27 x 27; pad"):
-        PooledConv2d(1, 2, 5)(torch.rand(SMALL_BATCH, 1, 27, 27))
+def test_odd_sides_take_the_stock_operators():
+    layer, x = PooledConv2d(1, 2, 5), torch.rand(SMALL_BATCH, 1, 27, 27)
+    assert torch.equal(layer(x), stock(layer, x))
+
+
+def test_it_runs_under_bf16_autocast():
+    layer, x = PooledConv2d(1, 4, 5), torch.rand(SMALL_BATCH, 1, 28, 28)
+    with torch.autocast("cpu", torch.bfloat16):
+        out = layer(x)
+    out.float().sum().backward()
+    assert out.dtype == torch.bfloat16
+    assert layer.weight.grad.dtype == torch.float32
+    assert torch.allclose(out.float(), stock(layer, x), atol=0.02)

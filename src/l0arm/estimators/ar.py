@@ -11,6 +11,7 @@ from l0arm.estimators.protocol import Objective
 from l0arm.estimators.surrogate import (
     Chain,
     antithetic_pair,
+    checked_chain,
     loss_of,
     probabilities,
     surrogate,
@@ -33,6 +34,9 @@ class AR:
     forwards = 1
     backwards = 1
     drops = True
+
+    def __post_init__(self) -> None:
+        checked_chain(self.chain)
 
     def __call__(
         self, f: Objective, gates: Gates | Tensor, generator: torch.Generator | None = None

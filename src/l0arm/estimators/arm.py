@@ -12,6 +12,7 @@ from l0arm.estimators.surrogate import (
     Chain,
     antithetic_loss,
     antithetic_pair,
+    checked_chain,
     loss_of,
     probabilities,
     surrogate,
@@ -34,6 +35,9 @@ class ARM:
     forwards = 2
     backwards = 1
     drops = True
+
+    def __post_init__(self) -> None:
+        checked_chain(self.chain)
 
     def __call__(
         self, f: Objective, gates: Gates | Tensor, generator: torch.Generator | None = None

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from l0arm.estimators.protocol import Objective
-from l0arm.estimators.surrogate import at_least_float32, probabilities
+from l0arm.estimators.surrogate import probabilities
 from l0arm.gates import Gates
+from l0arm.gates.precision import at_least_float32
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,16 @@ from torch import Tensor
 
 from l0arm.estimators.protocol import Objective
 from l0arm.gates import Gates
+from l0arm.gates.precision import at_least_float32
 
 Chain = Literal["exact", "printed"]
+
+
+def checked_chain(chain: Chain) -> Chain:
+    """``chain`` itself, if it is one of the two."""
+    if chain not in ("exact", "printed"):
+        raise ValueError(f"chain must be 'exact' or 'printed'; got {chain!r}")
+    return chain
 
 
 def probabilities(gates: Gates | Tensor) -> Tensor:
@@ -77,11 +85,6 @@ def per_probability(s: Tensor, pi: Tensor) -> Tensor:
 def with_gradient(value: Tensor, *, of: Tensor, grad: Tensor) -> Tensor:
     """``value`` unchanged; its derivative with respect to ``of`` is ``grad`` on top of its own."""
     return at_least_float32(value) + (grad.detach() * (of - of.detach())).sum()
-
-
-def at_least_float32(x: Tensor) -> Tensor:
-    """Half precisions are widened; float32 and float64 stay as they are."""
-    return x if x.dtype in (torch.float32, torch.float64) else x.float()
 
 
 def _phi(gates: Gates | Tensor) -> Tensor:

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 def check(gated: Gated, *args: Any, **kwargs: Any) -> float:
     """The largest difference between sliced and masked outputs, relative to the outputs' size.
 
-    Each group is tried alone, with one unit closed and with every other one. Raises if they differ.
+    Each group is tried alone: one unit closed, every other one, all but the first. Raises if they
+    differ. (In half precision differences below a few percent cannot be told from rounding.)
     """
     execution, worst = gated.execution, 0.0
     modes = [(module, module.training) for module in gated.modules()]
@@ -35,9 +36,9 @@ def check(gated: Gated, *args: Any, **kwargs: Any) -> float:
 
 
 def _masks(gated: Gated, number: int) -> Iterator[Tensor]:
-    """One unit closed, then every other unit closed; a group of one unit stays open."""
+    """One unit closed, every other one, all but the first; a group of one unit stays open."""
     span = gated.layout.span(number)
-    for step in (gated.groups[number].units, 2):
+    for step in (gated.groups[number].units, 2, 1):
         z = torch.ones_like(gated.phi).detach()
         z[span.start + 1 : span.stop : step] = 0.0
         yield z
@@ -53,9 +54,11 @@ def _difference(
             outputs.append(list(_tensors(gated(*args, **kwargs))))
     worst = allowed = 0.0
     for sliced, masked in zip(*outputs, strict=True):
+        if not bool(masked.isfinite().all()):
+            raise ValueError("the outputs are not finite and cannot be compared; check the input")
         scale = max(float(masked.abs().max()), torch.finfo(masked.dtype).tiny)
         worst = max(worst, float((sliced - masked).abs().max()) / scale)
-        allowed = max(allowed, 1e3 * torch.finfo(masked.dtype).eps)  # 1e-4 in float32
+        allowed = max(allowed, min(0.05, 1e3 * torch.finfo(masked.dtype).eps))  # 1e-4 in float32
     return worst, allowed
 
 

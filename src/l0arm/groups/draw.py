@@ -15,6 +15,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from l0arm.gates.precision import at_least_float32
 from l0arm.groups.layout import Axis, Layout, Reach
 
 Mask = npt.NDArray[np.bool_]
@@ -48,7 +49,7 @@ class Draw:
     ) -> None:
         _check_length(z, layout.gates)
         self.layout, self.z, self.sliced, self.writes = layout, z, sliced, writes
-        values = z.detach().cpu().numpy()
+        values = at_least_float32(z.detach()).cpu().numpy()  # numpy has no bfloat16
         self._open: Mask = np.ones(layout.gates + 1, dtype=np.bool_)  # the last gate never closes
         np.not_equal(values, 0, out=self._open[:-1])
         counts = np.add.reduceat(self._open[:-1], layout.offsets, dtype=int)
@@ -138,7 +139,7 @@ class Draw:
                 )
 
     def _cut(self, axis: Axis) -> Kept:
-        if len(axis.reaches) == 1 and self.binary and not self.empty:
+        if len(axis.reaches) == 1 and axis.reaches[0].plain and self.binary and not self.empty:
             return self._cut_by_one(axis.reaches[0])
         closing = [r for r in axis.reaches if not self.full[r.group]]
         cutting = [r for r in closing if r.drops]
@@ -149,7 +150,7 @@ class Draw:
         selects = len(sending) < len(cutting)
         kept = sent if sent is not None and not selects else self._all(cutting, self._kept_gates)
         stand_in = any(r.group in self.empty for r in cutting)
-        if len(cutting) > 1 and not kept.any():  # the groups share no open position
+        if not kept.any():  # the groups share no open position
             kept = np.arange(kept.size) == (0 if sent is None else int(sent.argmax()))
             stand_in = True
         index = self.positions(kept)
@@ -160,13 +161,11 @@ class Draw:
         return Kept(index, fold, self._local(kept, sent, index) if selects else None, written)
 
     def _cut_by_one(self, reach: Reach) -> Kept:
-        """The common case: one group on the axis, every gate 0 or 1, no group empty."""
+        """The common case: one group, unit by unit, every gate 0 or 1, no group empty."""
         if self.full[reach.group]:
             return Kept()
         if not reach.drops:
             return Kept(fold=self._product([reach]) if reach.folds else None)
-        if not reach.plain:
-            return Kept(self.positions(self._open[reach.numbers]))
         if reach.group not in self._units:  # shared by all that the group makes and reads
             self._units[reach.group] = self.positions(self._open[self.layout.span(reach.group)])
         index = self._units[reach.group]

@@ -79,8 +79,8 @@ class Gated(nn.Module):
         super().__init__()
         self.layout = resolve(model, groups)
         self.method = method
-        self.execution: Execution = _checked_execution(execution)
-        self.threshold: Threshold = _checked_threshold(threshold)
+        self.execution = execution
+        self.threshold = threshold
         self.sharing = sharing  # compute once what both evaluations of a step have in common
         self.model = model
         mean = torch.cat([torch.full((g.units,), g.initial) for g in self.layout.groups])
@@ -92,6 +92,30 @@ class Gated(nn.Module):
         self._warned: set[str] = set()
         with torch.no_grad():
             self.penalty()  # a strength that does not fit the groups is told now
+
+    @property
+    def execution(self) -> Execution:
+        """``sliced``: closed slices are dropped. ``masked``: zeroed where they are read."""
+        return self._execution
+
+    @execution.setter
+    def execution(self, execution: Execution) -> None:
+        if execution not in ("sliced", "masked"):
+            raise ValueError(f"execution must be 'sliced' or 'masked'; got {execution!r}")
+        self._execution: Execution = execution
+
+    @property
+    def threshold(self) -> Threshold:
+        """tau of Eq. 14, or 'valley': that of each group's histogram."""
+        return self._threshold
+
+    @threshold.setter
+    def threshold(self, tau: Threshold) -> None:
+        if tau != "valley" and not (isinstance(tau, int | float) and 0.0 < tau < 1.0):
+            raise ValueError(
+                f"threshold must lie strictly between 0 and 1, or be 'valley'; got {tau!r}"
+            )
+        self._threshold: Threshold = tau
 
     @property
     def groups(self) -> tuple[Group, ...]:
@@ -227,6 +251,8 @@ class Gated(nn.Module):
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         if self.phi.dtype not in (torch.float32, torch.float64):
             self.phi.data = precise.to(device=self.phi.device, dtype=torch.float32)
+            if self.phi.grad is not None:
+                self.phi.grad = self.phi.grad.float()
             self.sizes = self.layout.sizes.to(self.phi.device)
         return self
 
@@ -244,15 +270,3 @@ class Gated(nn.Module):
 
     def extra_repr(self) -> str:
         return f"groups={[f'{g.name}({g.units})' for g in self.groups]}, execution={self.execution}"
-
-
-def _checked_threshold(tau: Threshold) -> Threshold:
-    if tau == "valley" or (isinstance(tau, int | float) and 0.0 < tau < 1.0):
-        return tau
-    raise ValueError(f"threshold must lie strictly between 0 and 1, or be 'valley'; got {tau!r}")
-
-
-def _checked_execution(execution: Execution) -> Execution:
-    if execution not in ("sliced", "masked"):
-        raise ValueError(f"execution must be 'sliced' or 'masked'; got {execution!r}")
-    return execution

@@ -24,6 +24,10 @@ class Slice:
     index: tuple[tuple[int, ...], ...] | None = None
 
     def __post_init__(self) -> None:
+        if not isinstance(self.block, int) or self.block < 1:
+            raise ValueError(
+                f"a Slice of '{self.tensor}' has block={self.block!r}; it must be an integer >= 1"
+            )
         if self.dim is None and (self.block != 1 or self.index is not None):
             raise ValueError(
                 f"a Slice of '{self.tensor}' with dim=None gates every element on its own, but got "
@@ -82,9 +86,9 @@ class Group:
     initial: float = 0.5
 
     def __post_init__(self) -> None:
-        if self.units < 1:
+        if not isinstance(self.units, int) or self.units < 1:
             raise ValueError(
-                f"group '{self.name}' has {self.units} units; a group needs at least 1"
+                f"group '{self.name}' has {self.units!r} units; a group needs at least 1"
             )
         for name in ("reads", "makes", "counts", "patches"):
             kind = Patch if name == "patches" else Slice

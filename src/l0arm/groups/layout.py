@@ -6,7 +6,6 @@ described by the flat number of its gate, or by V, the number of a gate that is 
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -16,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from l0arm.groups.group import Group, Slice, unit_slices
+from l0arm.groups.validation import check_modules, check_names, check_select, named
 
 
 @dataclass(eq=False)
@@ -82,12 +82,12 @@ class Layout:
 
 def resolve(model: nn.Module, groups: Sequence[Group]) -> Layout:
     """Check every group against the model and lay its gates out."""
-    _check_names(groups)
+    check_names(groups)
     offsets, total = [], 0
     for group in groups:
         offsets.append(total)
         total += group.units
-    _check_modules(model, groups)
+    check_modules(model, groups)
     tensors = named_tensors(model)
     groups = [_canonical(group, tensors) for group in groups]
     reaches = _collect(tensors, groups, offsets, total)
@@ -97,15 +97,24 @@ def resolve(model: nn.Module, groups: Sequence[Group]) -> Layout:
             if piece.dim is None:
                 cuts.setdefault(piece.tensor, TensorCut(piece.tensor)).elementwise.append(number)
     owner = torch.tensor([n for n, group in enumerate(groups) for _ in range(group.units)])
-    selections = {}
-    for group in groups:
-        if group.select is not None:
-            read = group.reads[0]
-            axis = cuts[read.tensor].axes[_positive(tensors[read.tensor], read)]
-            selections[group.select.tensor] = (group.select.dim or 0, axis)
+    selections = _selections(tensors, groups, cuts)
     sizes = torch.cat([_sizes(tensors, group) for group in groups])
     twice = tuple(n for n, group in enumerate(groups) if _where(group.reads) & _where(group.makes))
     return Layout(tuple(groups), tuple(offsets), total, owner, sizes, cuts, selections, twice)
+
+
+def _selections(
+    tensors: dict[str, Tensor], groups: Sequence[Group], cuts: dict[str, TensorCut]
+) -> dict[str, tuple[int, Axis]]:
+    """Modules whose input is gathered: along which dimension, by which axis of their weight."""
+    found: dict[str, tuple[int, Axis]] = {}
+    for group in groups:
+        if group.select is not None:
+            dim = check_select(group, taken=found)
+            read = group.reads[0]
+            axis = cuts[read.tensor].axes[_positive(tensors[read.tensor], read)]
+            found[group.select.tensor] = (dim, axis)
+    return found
 
 
 def _where(pieces: Sequence[Slice]) -> set[tuple[str, int | None]]:
@@ -148,7 +157,7 @@ def _canonical(group: Group, tensors: dict[str, Tensor]) -> Group:
         first.setdefault(id(tensor), name)
 
     def rename(pieces: tuple[Slice, ...]) -> tuple[Slice, ...]:
-        return tuple(dict.fromkeys(one_name(s, _tensor(tensors, group, s)) for s in pieces))
+        return tuple(dict.fromkeys(one_name(s, named(tensors, group, s)) for s in pieces))
 
     def one_name(piece: Slice, tensor: Tensor) -> Slice:
         from_end = piece.dim is not None and -tensor.dim() <= piece.dim < 0
@@ -198,55 +207,6 @@ def _share_axes(
         axis = axes.setdefault(key, Axis(size, tuple(found)))
         cuts.setdefault(name, TensorCut(name)).axes[dim] = axis
     return cuts
-
-
-def _tensor(tensors: dict[str, Tensor], group: Group, piece: Slice) -> Tensor:
-    if piece.tensor not in tensors:
-        near = _nearest(piece.tensor, tensors)
-        raise ValueError(
-            f"group '{group.name}' names the tensor '{piece.tensor}', which the model does not "
-            f"have; nearest names: {near}"
-        )
-    if ".parametrizations." in f".{piece.tensor}":
-        raise ValueError(
-            f"group '{group.name}' names '{piece.tensor}', from which a parametrization computes "
-            "the weight: to cut it is not to cut the weight; make the weight plain first with "
-            "torch.nn.utils.parametrize.remove_parametrizations"
-        )
-    return tensors[piece.tensor]
-
-
-def _check_names(groups: Sequence[Group]) -> None:
-    if not groups:
-        raise ValueError("no groups: nothing would be gated; pass at least one Group")
-    names = [group.name for group in groups]
-    repeated = sorted({name for name in names if names.count(name) > 1})
-    if repeated:
-        raise ValueError(f"group names must be unique, but {repeated} stand more than once")
-
-
-def _check_modules(model: nn.Module, groups: Sequence[Group]) -> None:
-    modules = dict(model.named_modules())
-    for group in groups:
-        named = [patch.module for patch in group.patches]
-        if group.select is not None:
-            named.append(group.select.tensor)
-        for name in named:
-            if name not in modules:
-                raise ValueError(
-                    f"group '{group.name}' names the module '{name}', which the model does not "
-                    f"have; nearest names: {_nearest(name, modules)}"
-                )
-        for patch in group.patches:
-            if not isinstance(getattr(modules[patch.module], patch.attribute, None), int):
-                raise ValueError(
-                    f"group '{group.name}' patches '{patch.module}.{patch.attribute}', which is "
-                    "not an integer attribute; check Patch.attribute"
-                )
-
-
-def _nearest(name: str, known: dict[str, Tensor] | dict[str, nn.Module]) -> str:
-    return ", ".join(difflib.get_close_matches(name, [n for n in known if n], 3, 0.0)) or "none"
 
 
 def _positive(tensor: Tensor, piece: Slice) -> int:

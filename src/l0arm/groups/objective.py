@@ -33,7 +33,7 @@ class Objective:
     """One function of z for all evaluations of a step.
 
     All evaluations see the same state of the random number generators, and only the first one
-    with a graph writes buffers; if its loss is not finite, they are put back.
+    with a graph writes buffers; if any evaluation fails, they are put back.
     """
 
     def __init__(self, gated: Gated, closure: Callable[[], Tensor], gates: Gates) -> None:
@@ -45,6 +45,7 @@ class Objective:
         self._gated, self._closure = gated, closure
         self._randomness = SharedRandomness(gated.phi.device)
         self._written = False
+        self._buffers: list[tuple[Tensor, Tensor]] = []
         self._with_graph = torch.is_grad_enabled()
         self._first: Draw | None = None
         sharing = gated.sharing and worth_sharing(gated.layout, gates.probs)
@@ -53,7 +54,16 @@ class Objective:
     def __call__(self, z: Tensor) -> Tensor:
         writes = not self._written and torch.is_grad_enabled() == self._with_graph
         self._written = self._written or writes
-        buffers = [(b, b.clone()) for b in self._gated.model.buffers()] if writes else []
+        if writes:
+            self._buffers = [(b, b.clone()) for b in self._gated.model.buffers()]
+        try:
+            return self._under(z, writes)
+        except BaseException:
+            for buffer, old in self._buffers:
+                buffer.copy_(old)
+            raise
+
+    def _under(self, z: Tensor, writes: bool) -> Tensor:
         with (
             self._randomness,
             self._gated.drawn(z, writes=writes, like=self._first) as draw,
@@ -64,8 +74,6 @@ class Objective:
             self._first = draw
             self._sharing.replay()
         if not math.isfinite(value.item()):
-            for buffer, old in buffers:
-                buffer.copy_(old)
             raise NonFiniteLoss("data loss", value.item())
         return value
 

@@ -23,7 +23,7 @@ class SharedRandomness:
     """
 
     def __init__(self, device: torch.device) -> None:
-        self._cuda = device if device.type == "cuda" else None
+        self._device = None if device.type == "cpu" else device
         self._start: list[torch.Tensor] | None = None
         self._after: list[torch.Tensor] | None = None
 
@@ -45,11 +45,11 @@ class SharedRandomness:
 
     def _state(self) -> list[torch.Tensor]:
         states = [torch.get_rng_state()]
-        if self._cuda is not None:
-            states.append(torch.cuda.get_rng_state(self._cuda))
+        if self._device is not None:
+            states.append(torch.get_device_module(self._device).get_rng_state())
         return states
 
     def _restore(self, states: list[torch.Tensor]) -> None:
         torch.set_rng_state(states[0])
-        if self._cuda is not None:
-            torch.cuda.set_rng_state(states[1], self._cuda)
+        if self._device is not None:
+            torch.get_device_module(self._device).set_rng_state(states[1])

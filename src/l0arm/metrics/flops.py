@@ -1,7 +1,8 @@
 """Expected floating point operations, in training and at inference (Sec. 5.2).
 
 The gates are independent, so the expected size of a layer is the product of the expected open
-rows and columns of its weight, and its expected FLOPs are that share of its dense ones.
+rows and columns of its weight, and its expected FLOPs are that share of its dense ones. (Where one
+group cuts both dimensions of a weight the two are not independent, and this is an approximation.)
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from l0arm.groups import Gated
-from l0arm.groups.layout import TensorCut
+from l0arm.groups.layout import TensorCut, named_tensors
 from l0arm.metrics.modes import in_eval
 
 
@@ -41,6 +42,11 @@ def expected_flops(gated: Gated, *inputs: Any) -> ExpectedFlops:
     dense = float(sum(per_module.values()))
     forward = sum(count * shares[name] for name, count in per_module.items())
     estimator: Any = gated.method.estimator
+    if not estimator.forwards:
+        raise ValueError(
+            f"{type(estimator).__name__} evaluates the loss for all 2^V draws; the FLOPs of a step "
+            "are only defined for estimators with a fixed number of passes"
+        )
     training = estimator.forwards * forward
     return ExpectedFlops(dense, forward, training, training + 2 * estimator.backwards * forward)
 
@@ -74,9 +80,10 @@ def flops_by_module(gated: Gated, *inputs: Any) -> dict[str, float]:
 def _expected_share(gated: Gated, module: str, pi: Tensor) -> float:
     """E[open share] of the module's weight; 1 for what the gates do not reach."""
     share = 1.0
-    prefix = f"{module}." if module else ""
-    for key, parameter in gated.model.get_submodule(module).named_parameters(recurse=False):
-        spec = gated.layout.tensors.get(prefix + key)
+    tensors = named_tensors(gated.model)  # by identity: a tied weight is cut under all its names
+    cuts = {id(tensors[name]): spec for name, spec in gated.layout.tensors.items()}
+    for parameter in gated.model.get_submodule(module).parameters(recurse=False):
+        spec = cuts.get(id(parameter))
         if spec is not None and parameter.dim() >= 2:
             share *= _share_of(spec, pi)
     return share

@@ -24,7 +24,8 @@ def prune_rate(gated: Gated, counted: Counted = "paper") -> float:
         raise ValueError(f"counted must be 'paper' or 'realised'; got {counted!r}")
     if counted == "paper":
         return pruned_percentage(gated, gated.deterministic())
-    before, after = weight_count(gated.model), weight_count(gated.compact())
+    before = sum(p.numel() for p in gated.model.parameters() if p.dim() >= 2)
+    after = weight_count(gated.compact())
     return 100.0 * (1 - after / before)
 
 

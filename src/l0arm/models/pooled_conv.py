@@ -35,7 +35,7 @@ class PooledConv2d(nn.Conv2d):
 
     def forward(self, x: Tensor) -> Tensor:
         # An exported graph is better off with stock operators, and so are a few images.
-        if torch.compiler.is_compiling() or x.shape[0] < SMALL_BATCH:
+        if torch.compiler.is_compiling() or x.shape[0] < SMALL_BATCH or not _poolable(x, self):
             return F.relu(F.max_pool2d(F.conv2d(x, self.weight, self.bias), 2))
         return pooled_conv2d(x, self.weight, self.bias)
 
@@ -43,6 +43,9 @@ class PooledConv2d(nn.Conv2d):
 @pure
 def pooled_conv2d(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """``relu(max_pool2d(conv2d(x, weight, bias), 2))`` by matrix products, channels last."""
+    kind = x.device.type
+    if torch.is_autocast_enabled(kind):  # as it would do for conv2d
+        x, weight, bias = (t.to(torch.get_autocast_dtype(kind)) for t in (x, weight, bias))
     k, filters = weight.shape[-1], weight.shape[0]
     h, w = _pooled_sides(x, k)
     kernel = weight.transpose(1, 2).flatten(1)  # (filters, k c k), as the rows lie
@@ -55,13 +58,13 @@ def pooled_conv2d(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 def _pooled_sides(x: Tensor, k: int) -> tuple[int, int]:
-    height, width = x.shape[2] - k + 1, x.shape[3] - k + 1
-    if height % 2 or width % 2:
-        raise ValueError(
-            f"pooling in phases needs even sides after a {k} x {k} kernel, got {height} x {width} "
-            f"from {x.shape[2]} x {x.shape[3]}; pad the input or use Conv2d and max_pool2d"
-        )
-    return height // 2, width // 2
+    return (x.shape[2] - k + 1) // 2, (x.shape[3] - k + 1) // 2
+
+
+def _poolable(x: Tensor, layer: nn.Conv2d) -> bool:
+    """Whether pooling windows tile the output: its sides are even."""
+    k = layer.weight.shape[-1]
+    return (x.shape[2] - k) % 2 == 1 and (x.shape[3] - k) % 2 == 1
 
 
 def _rows(x: Tensor, k: int) -> Tensor:

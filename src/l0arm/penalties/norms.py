@@ -86,4 +86,6 @@ def _per_unit(values: Tensor, piece: Slice, units: int) -> Tensor:
     rows = values.movedim(piece.dim, 0).reshape(values.shape[piece.dim], -1).sum(1)
     if piece.index is None:
         return rows.view(units, piece.block).sum(1)
-    return torch.stack([rows[list(positions)].sum() for positions in piece.index])
+    unit = [number for number, positions in enumerate(piece.index) for _ in positions]
+    chosen = rows[[position for positions in piece.index for position in positions]]
+    return rows.new_zeros(units).index_add(0, torch.tensor(unit, device=rows.device), chosen)
