@@ -1,0 +1,84 @@
+"""Time side by side: every round runs one block of every contestant.
+
+The machine is shared. A slow minute must slow all contestants alike, so ratios are formed within a
+round, and the median over the rounds is reported with the smallest and the largest. Where another
+program took a core for most of a run, the fastest blocks are the better witness: ``fastest``.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import TypeVar
+
+Key = TypeVar("Key")
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """One thing to time; ``prepare`` runs before each block and is not timed."""
+
+    step: Callable[[], object]
+    prepare: Callable[[], None] = lambda: None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How often: ``rounds`` blocks of ``steps`` timed steps, each after ``warm`` untimed ones.
+
+    No round begins after ``seconds``: a loaded machine gives fewer rounds, not a longer run.
+    """
+
+    rounds: int
+    steps: int
+    warm: int = 3
+    seconds: float = math.inf
+
+
+@dataclass(frozen=True)
+class Spread:
+    """The median over the rounds, between the smallest and the largest."""
+
+    median: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        return cls(median(values), min(values), max(values))
+
+
+def interleave(contestants: Mapping[Key, Contestant], plan: Plan) -> dict[Key, list[float]]:
+    """Milliseconds of one step, the mean of a block, for every round."""
+    times: dict[Key, list[float]] = {key: [] for key in contestants}
+    start = time.perf_counter()
+    for number in range(plan.rounds):
+        if number and time.perf_counter() - start > plan.seconds:
+            break
+        order = list(contestants.items())
+        for key, contestant in order if number % 2 == 0 else reversed(order):
+            times[key].append(_block(contestant, plan))
+    return times
+
+
+def _block(contestant: Contestant, plan: Plan) -> float:
+    contestant.prepare()
+    for _ in range(plan.warm):
+        contestant.step()
+    start = time.perf_counter()
+    for _ in range(plan.steps):
+        contestant.step()
+    return 1e3 * (time.perf_counter() - start) / plan.steps
+
+
+def ratio(ours: Sequence[float], theirs: Sequence[float]) -> Spread:
+    """Of two contestants, round by round."""
+    return Spread.of([a / b for a, b in zip(ours, theirs, strict=True)])
+
+
+def fastest(ours: Sequence[float], theirs: Sequence[float]) -> float:
+    """Of two contestants, each undisturbed."""
+    return min(ours) / min(theirs)
