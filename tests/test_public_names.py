@@ -30,6 +30,7 @@ PUBLIC = [
     "models",
     "penalties",
     "prune_rate",
+    "shrink",
     "sparsify",
 ]
 PACKAGES = ["data", "estimators", "gates", "groups", "methods", "metrics", "models", "penalties"]

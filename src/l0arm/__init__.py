@@ -5,7 +5,7 @@ with the weights, and closed units are not computed, in training or after.
 """
 
 from l0arm import data, estimators, gates, methods, metrics, models, penalties
-from l0arm.compaction import compact
+from l0arm.compaction import compact, shrink
 from l0arm.entry import sparsify
 from l0arm.gates import HardSigmoid, ScaledSigmoid
 from l0arm.groups import EmptyGroupWarning, Gated, Group, Loss, NonFiniteLoss, Patch, Slice
@@ -35,5 +35,6 @@ __all__ = [
     "models",
     "penalties",
     "prune_rate",
+    "shrink",
     "sparsify",
 ]

@@ -2,5 +2,6 @@
 
 from l0arm.compaction.compact import compact
 from l0arm.compaction.selection import InputSelection
+from l0arm.compaction.shrink import shrink
 
-__all__ = ["InputSelection", "compact"]
+__all__ = ["InputSelection", "compact", "shrink"]

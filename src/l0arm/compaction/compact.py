@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from l0arm.compaction.attributes import update_attributes
 from l0arm.compaction.dead import follow_dead
-from l0arm.compaction.optimizer import prepare_transfer
+from l0arm.compaction.optimizer import Transfer
 from l0arm.compaction.selection import InputSelection
 from l0arm.groups import Gated
 from l0arm.groups.draw import Draw
@@ -27,7 +27,15 @@ def compact(gated: Gated, *, optimizer: torch.optim.Optimizer | None = None) -> 
     z = follow_dead(gated.layout, gated.deterministic())
     draw = Draw(gated.layout, z, writes=False)
     gated.warn_of_empty(draw)
-    transfer = None if optimizer is None else prepare_transfer(optimizer, gated, draw)
+    transfer = None if optimizer is None else Transfer(optimizer, gated, draw)
+    small = cut_copy(gated, draw)
+    if transfer is not None:
+        transfer(small, None)
+    return _select_inputs(small, gated.layout, draw)
+
+
+def cut_copy(gated: Gated, draw: Draw) -> nn.Module:
+    """A copy of the model without hooks, every tensor cut by the draw for good."""
     gated.engine.detach()
     try:
         small = copy.deepcopy(gated.model)
@@ -35,9 +43,7 @@ def compact(gated: Gated, *, optimizer: torch.optim.Optimizer | None = None) -> 
         gated.engine.attach(gated.model)
     _set_patched(small, gated.layout, draw)
     _cut_tensors(small, gated.layout, draw)
-    if transfer is not None:
-        transfer(small)
-    return _select_inputs(small, gated.layout, draw)
+    return small
 
 
 def _cut_tensors(model: nn.Module, layout: Layout, draw: Draw) -> None:

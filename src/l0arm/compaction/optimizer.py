@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,38 +13,48 @@ from l0arm.groups.layout import TensorCut
 from l0arm.groups.slicing import theta
 
 
-def prepare_transfer(
-    optimizer: torch.optim.Optimizer, gated: Gated, draw: Draw
-) -> Callable[[nn.Module], None]:
-    """Cut all state first, so that a refusal leaves the optimizer as it was; then exchange."""
-    names = {id(p): name for name, p in gated.model.named_parameters()}
-    # State is cut like its parameter, but never scaled: averages of gradients are not weights.
-    binary = draw.rounded()
-    state = {}
-    for parameter in _weights(optimizer, gated):
-        if id(parameter) not in names:
-            raise ValueError(
-                f"the optimizer holds a parameter of shape {tuple(parameter.shape)} that is not "
-                "the gated model's; compact with the optimizer that trains it"
-            )
-        spec = gated.layout.tensors.get(names[id(parameter)])
-        state[id(parameter)] = {
-            key: _cut_state(value, parameter, spec, binary, key)
-            for key, value in optimizer.state.get(parameter, {}).items()
+class Transfer:
+    """Cuts all state when made, so that a refusal leaves the optimizer alone; then exchanges."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer, gated: Gated, draw: Draw) -> None:
+        self._optimizer, self._gated = optimizer, gated
+        self._names = {id(p): name for name, p in gated.model.named_parameters()}
+        # State is cut like its parameter, but never scaled: averages of gradients are not weights.
+        binary = draw.rounded()
+        self._state = {
+            id(p): {
+                key: _cut_state(value, p, gated.layout.tensors.get(self._name(p)), binary, key)
+                for key, value in optimizer.state.get(p, {}).items()
+            }
+            for p in _weights(optimizer, gated)
+        }
+        gates = binary.z.bool()
+        self._state[id(gated.phi)] = {
+            key: value[gates] if isinstance(value, Tensor) and value.shape == gates.shape else value
+            for key, value in optimizer.state.get(gated.phi, {}).items()
         }
 
-    def exchange(small: nn.Module) -> None:
-        parameters = dict(small.named_parameters())
-        new = {id(p): parameters[names[id(p)]] for p in _weights(optimizer, gated)}
+    def __call__(self, small: nn.Module, phi: nn.Parameter | None) -> None:
+        """Hand over the small model's parameters, and the phi of the gates it still has, if any."""
+        optimizer, parameters = self._optimizer, dict(small.named_parameters())
+        new = {id(p): parameters[self._name(p)] for p in _weights(optimizer, self._gated)}
+        if phi is not None:
+            new[id(self._gated.phi)] = phi
         optimizer.state.clear()
-        optimizer.state.update({new[key]: value for key, value in state.items() if value})
-        for group in optimizer.param_groups:  # phi's own stays, empty: a scheduler counts groups
-            held = [n for n, p in enumerate(group["params"]) if p is not gated.phi]
+        optimizer.state.update({new[k]: s for k, s in self._state.items() if s and k in new})
+        for group in optimizer.param_groups:  # phi's own stays, if empty: a scheduler counts groups
+            held = [n for n, p in enumerate(group["params"]) if id(p) in new]
             group["params"] = [new[id(group["params"][n])] for n in held]
             if "param_names" in group:
                 group["param_names"] = [group["param_names"][n] for n in held]
 
-    return exchange
+    def _name(self, parameter: nn.Parameter) -> str:
+        if id(parameter) not in self._names:
+            raise ValueError(
+                f"the optimizer holds a parameter of shape {tuple(parameter.shape)} that is not "
+                "the gated model's; compact with the optimizer that trains it"
+            )
+        return self._names[id(parameter)]
 
 
 def _weights(optimizer: torch.optim.Optimizer, gated: Gated) -> list[nn.Parameter]:
