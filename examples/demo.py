@@ -3,8 +3,8 @@
     python examples/demo.py            (`make demo` sets up what it needs and runs this)
 
 The gated network trains for three quarters of the epochs, is compacted with its optimizer, and the
-small network trains for the rest. A run chooses nothing on the test digits; the strengths below were
-settled in a few trial runs that looked at them.
+small network trains for the rest. A run chooses nothing on the test digits; the strengths below
+were settled in a few trial runs that looked at them.
 """
 
 from __future__ import annotations
