@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from l0arm.groups.modes import in_eval
+
 if TYPE_CHECKING:
     from l0arm.groups.gated import Gated
 
@@ -19,19 +21,16 @@ def check(gated: Gated, *args: Any, **kwargs: Any) -> float:
     differ. (In half precision differences below a few percent cannot be told from rounding.)
     """
     execution, worst = gated.execution, 0.0
-    modes = [(module, module.training) for module in gated.modules()]
-    gated.eval()
     try:
-        for number, group in enumerate(gated.groups):
-            for z in _masks(gated, number):
-                difference, allowed = _difference(gated, z, args, kwargs)
-                if not difference <= allowed:
-                    raise ValueError(_message(group.name, difference))
-                worst = max(worst, difference)
+        with in_eval(gated):
+            for number, group in enumerate(gated.groups):
+                for z in _masks(gated, number):
+                    difference, allowed = _difference(gated, z, args, kwargs)
+                    if not difference <= allowed:
+                        raise ValueError(_message(group.name, difference))
+                    worst = max(worst, difference)
     finally:
         gated.execution = execution
-        for module, training in modes:
-            module.training = training
     return worst
 
 

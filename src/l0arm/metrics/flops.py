@@ -16,7 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from l0arm.groups import Gated
 from l0arm.groups.layout import TensorCut, named_tensors
-from l0arm.metrics.modes import in_eval
+from l0arm.groups.modes import in_eval
 
 
 @dataclass(frozen=True)

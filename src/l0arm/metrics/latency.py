@@ -10,7 +10,7 @@ from statistics import median, quantiles
 import torch
 from torch import Tensor, nn
 
-from l0arm.metrics.modes import in_eval
+from l0arm.groups.modes import in_eval
 
 
 @dataclass(frozen=True)
