@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
-from l0arm import Gated, architecture, shrink
+from l0arm import Gated, Group, HardSigmoid, Slice, architecture, shrink, sparsify
 
 NETWORKS = ["mlp", "lenet5", "wrn"]
 
@@ -122,6 +122,44 @@ def test_a_group_closed_throughout_keeps_its_most_probable_unit(network: Any) ->
     smaller = shrink(gated, bound=0.5)
     assert [group.units for group in smaller.groups] == [1, 1, 16, 1]
     assert smaller.phi[0] == gated.phi[3]
+
+
+class Concatenated(nn.Module):
+    """Two producers side by side, read by one layer: their units are parts of its inputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c = nn.Linear(3, 4), nn.Linear(3, 5), nn.Linear(9, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.c(torch.cat([self.a(x), self.b(x)], 1))
+
+    def groups(self) -> tuple[Group, ...]:
+        return tuple(
+            Group(
+                name,
+                units,
+                reads=(Slice("c.weight", 1, index=tuple((first + j,) for j in range(units))),),
+                makes=(Slice(f"{name}.weight", 0), Slice(f"{name}.bias", 0)),
+            )
+            for name, units, first in (("a", 4, 0), ("b", 5, 4))
+        )
+
+
+@pytest.mark.parametrize("closed", [[1], [6, 8], [0, 3, 5]])
+def test_units_that_are_parts_of_an_input_move_to_their_new_places(closed: list[int]) -> None:
+    gated = sparsify(Concatenated(), lam=0.0, gate=HardSigmoid())
+    gated.phi.data.fill_(1.0)
+    gated.phi.data[closed] = -1.0
+    smaller, x = shrink(gated), torch.rand(6, 3)
+    assert smaller.phi.numel() == 9 - len(closed)
+    assert torch.allclose(smaller.eval()(x), gated.eval()(x), atol=1e-6)
+    z = torch.ones(9)
+    z[closed] = 0.0
+    staying = z.nonzero().squeeze(1)
+    z[staying[::2]] = 0.0
+    with gated.drawn(z), smaller.drawn(z[staying]):
+        assert torch.allclose(smaller(x), gated(x), atol=1e-6)
 
 
 @pytest.mark.parametrize("bound", [0.0, 1.0, -0.1])

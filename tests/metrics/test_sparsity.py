@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from l0arm import EmptyGroupWarning, Gated, Group, HardSigmoid, Slice, sparsify
 from l0arm.metrics import architecture, expected_l0, prune_rate, weight_count
@@ -194,12 +194,16 @@ def test_gates_on_single_weights() -> None:
 # Expected
 
 
-@pytest.mark.parametrize("name", ["mlp", "lenet5", "wrn"])
-def test_the_expected_l0_norm_is_the_sum_of_equation_17(name: str, network: Any) -> None:
+@pytest.mark.parametrize(
+    ("name", "sizes"),  # |g|: a neuron's fan-out, a filter's kernel
+    [("mlp", [300, 100, 10]), ("lenet5", [25, 500, 500, 10]), ("wrn", [144, 144, 288])],
+)
+def test_the_expected_l0_norm_is_the_sum_of_equation_17(
+    name: str, sizes: list[int], network: Any
+) -> None:
     chosen = network(name).gated()
-    pi = chosen.per_group(chosen.gates.probs)
-    sizes: dict[str, Tensor] = chosen.per_group(chosen.sizes)
-    expected = sum((sizes[key] * pi[key]).sum().item() for key in pi)
+    pi = chosen.per_group(chosen.gates.probs).values()
+    expected = sum(size * p.sum().item() for size, p in zip(sizes, pi, strict=True))
     assert expected_l0(chosen) == pytest.approx(expected, rel=1e-12)
 
 

@@ -12,7 +12,7 @@ from l0arm.compaction.dead import follow_dead
 from l0arm.compaction.optimizer import Transfer
 from l0arm.groups import Gated, Group, Slice
 from l0arm.groups.draw import Draw
-from l0arm.groups.layout import named_tensors, units_of
+from l0arm.groups.layout import TensorCut, named_tensors, units_of
 
 
 def shrink(
@@ -87,17 +87,17 @@ def _shrunk(gated: Gated, number: int, keep: Tensor, draw: Draw) -> Group:
 
 
 def _moved(gated: Gated, group: Group, piece: Slice, staying: list[int], draw: Draw) -> Slice:
-    units = units_of(named_tensors(gated.model), group, piece)
     if piece.dim is None:
         return piece
-    axis = gated.layout.tensors[piece.tensor].axes.get(piece.dim)
+    tensors = named_tensors(gated.model)
+    axis = gated.layout.tensors.get(piece.tensor, TensorCut(piece.tensor)).axes.get(piece.dim)
     index = None if axis is None else draw.kept(axis).index
-    size = sum(map(len, units)) if index is None else 0
-    kept = range(size) if index is None else index.tolist()
+    kept = range(tensors[piece.tensor].shape[piece.dim]) if index is None else index.tolist()
     place = {old: new for new, old in enumerate(kept)}
+    units = units_of(tensors, group, piece)
     now = tuple(tuple(place[p] for p in units[unit] if p in place) for unit in staying)
     block = len(now[0])
-    in_order = [p for positions in now for p in positions] == list(range(len(now) * block))
+    in_order = [p for positions in now for p in positions] == list(range(len(kept)))
     if in_order and all(len(positions) == block for positions in now):
         return Slice(piece.tensor, piece.dim, block=block)
     return Slice(piece.tensor, piece.dim, index=now)

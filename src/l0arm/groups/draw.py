@@ -94,11 +94,8 @@ class Draw:
     def without_writing(self) -> Draw:
         """The same draw for a pass that must leave no trace in the buffers."""
         twin = copy.copy(self)
-        twin.writes, twin._memo, twin._units = (
-            False,
-            {},
-            {},
-        )  # it may be kept for long: positions on demand
+        twin.writes = False
+        twin._memo, twin._units = {}, {}  # it may be kept for long: positions on demand
         return twin
 
     def rounded(self) -> Draw:
