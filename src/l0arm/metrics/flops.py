@@ -8,7 +8,7 @@ group cuts both dimensions of a weight the two are not independent, and this is 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -35,20 +35,30 @@ class ExpectedFlops:
 
 def expected_flops(gated: Gated, *inputs: Any) -> ExpectedFlops:
     """E[FLOPs] under the gates at the present phi."""
-    per_module = flops_by_module(gated, *inputs)
-    with torch.no_grad():
-        pi = gated.gates.open_probability
-        shares = {name: _expected_share(gated, name, pi) for name in per_module}
-    dense = float(sum(per_module.values()))
-    forward = sum(count * shares[name] for name, count in per_module.items())
-    estimator: Any = gated.method.estimator
-    if not estimator.forwards:
-        raise ValueError(
-            f"{type(estimator).__name__} evaluates the loss for all 2^V draws; the FLOPs of a step "
-            "are only defined for estimators with a fixed number of passes"
-        )
-    training = estimator.forwards * forward
-    return ExpectedFlops(dense, forward, training, training + 2 * estimator.backwards * forward)
+    return FlopsMeter(gated, *inputs)()
+
+
+class FlopsMeter:
+    """Counts the dense network once; each call then gives E[FLOPs] at the phi of that moment."""
+
+    def __init__(self, gated: Gated, *inputs: Any) -> None:
+        self._gated = gated
+        self._per_module = flops_by_module(gated, *inputs)
+        if not gated.method.estimator.forwards:  # type: ignore[attr-defined]
+            raise ValueError(
+                f"{type(gated.method.estimator).__name__} evaluates the loss for all 2^V draws; "
+                "the FLOPs of a step are only defined for estimators with a fixed number of passes"
+            )
+
+    def __call__(self) -> ExpectedFlops:
+        gated, estimator = self._gated, cast(Any, self._gated.method.estimator)
+        with torch.no_grad():
+            pi = gated.gates.open_probability
+            shares = {name: _expected_share(gated, name, pi) for name in self._per_module}
+        dense = float(sum(self._per_module.values()))
+        forward = sum(count * shares[name] for name, count in self._per_module.items())
+        training = estimator.forwards * forward
+        return ExpectedFlops(dense, forward, training, training + 2 * estimator.backwards * forward)
 
 
 def count_flops(model: nn.Module, *inputs: Any) -> int:

@@ -1,0 +1,1 @@
+"""Experiments: recipes, the training loop, runs that survive, tables."""

@@ -1,0 +1,102 @@
+"""From a recipe to the things it names: network, method, optimizer."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from l0arm.data import Dataset
+from l0arm.entry import sparsify
+from l0arm.experiments.errors import UserError, nearest
+from l0arm.experiments.plain import Plain
+from l0arm.experiments.recipe import MethodSpec, ModelSpec, Recipe
+from l0arm.groups import Loss
+from l0arm.methods import METHODS, Method
+from l0arm.models import MLP, LeNet5, WideResNet
+
+
+class Trainee(Protocol):
+    """What the loop trains: a Gated, or a plain network."""
+
+    training: bool
+
+    def __call__(self, x: Tensor) -> Any: ...
+
+    def loss(self, closure: Any) -> Loss: ...
+
+    def parameter_groups(
+        self, lr: float, gate_lr: float | None, **weights: Any
+    ) -> list[dict[str, Any]]: ...
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> Any: ...
+
+    def train(self, mode: bool = True) -> Any: ...
+
+
+def build_model(spec: ModelSpec, data: Dataset) -> nn.Module:
+    """The network of a recipe, for the images it will see."""
+    channels, height, width = data.train_images.shape[1:]
+    if spec.name == "mlp":
+        return MLP((channels * height * width, 300, 100, data.classes))
+    fitting = {"lenet5": (1, 28, 28), "wide-resnet": (3, 32, 32)}[spec.name]
+    if (channels, height, width) != fitting:
+        raise UserError(
+            f"{spec.name} takes images of {_size(*fitting)}, but '{data.name}' has "
+            f"{_size(channels, height, width)}; choose another data.name or model.name"
+        )
+    if spec.name == "lenet5":
+        return LeNet5(data.classes)
+    return WideResNet(spec.depth, spec.widen, spec.dropout, data.classes)
+
+
+def _size(channels: int, height: int, width: int) -> str:
+    return f"{channels} x {height} x {width}"
+
+
+def build_method(spec: MethodSpec, n: int) -> Method:
+    """The method of a recipe for ``n`` training images: the paper's lambda is lam / N."""
+    if spec.name not in METHODS:
+        hint = nearest(spec.name, [*METHODS, "dense"])
+        raise UserError(f"no method '{spec.name}'; {hint}")
+    factory = METHODS[spec.name]
+    accepted = set(inspect.signature(factory).parameters) - {"lam"}
+    for option in spec.options:
+        if option not in accepted:
+            raise UserError(
+                f"method '{spec.name}' has no option '{option}'; {nearest(option, accepted)}"
+            )
+    lam = [value / n for value in spec.lam] if isinstance(spec.lam, list) else spec.lam / n
+    try:
+        return factory(lam, **spec.options)
+    except (TypeError, ValueError) as error:
+        raise UserError(f"method '{spec.name}': {error}") from None
+
+
+def build_trainee(recipe: Recipe, data: Dataset) -> Trainee:
+    """The network under its method."""
+    model = build_model(recipe.model, data)
+    if not recipe.gated:
+        return Plain(model)
+    method = build_method(recipe.method, len(data.train_images))
+    try:
+        return sparsify(model, method=method, execution=recipe.training.execution)
+    except ValueError as error:
+        raise UserError(f"recipe '{recipe.name}': {error}") from None
+
+
+def build_optimizer(recipe: Recipe, trainee: Trainee) -> torch.optim.Optimizer:
+    """Adam, or SGD with Nesterov momentum (Sec. 5.1)."""
+    spec = recipe.optimizer
+    groups = trainee.parameter_groups(spec.lr, spec.gate_lr, weight_decay=spec.weight_decay)
+    for group in groups:
+        group["initial_lr"] = group["lr"]
+    if spec.name == "adam":
+        return torch.optim.Adam(groups, fused=True)
+    return torch.optim.SGD(
+        groups, momentum=spec.momentum, nesterov=spec.momentum > 0, fused=spec.momentum > 0
+    )

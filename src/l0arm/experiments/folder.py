@@ -1,0 +1,139 @@
+"""The folder of a run: its recipe, environment, records and checkpoints, and a lock."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy
+import torch
+
+import l0arm
+from l0arm.experiments.errors import UserError
+from l0arm.experiments.files import write_json
+from l0arm.experiments.recipe import Recipe, parse_recipe
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """Paths inside the folder of a run."""
+
+    path: Path
+
+    @property
+    def recipe_file(self) -> Path:
+        return self.path / "recipe.json"
+
+    @property
+    def records(self) -> Path:
+        return self.path / "epochs.jsonl"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def result(self) -> Path:
+        """Written when the last epoch is done."""
+        return self.path / "result.json"
+
+    @property
+    def finished(self) -> bool:
+        return self.result.exists()
+
+    def recipe(self) -> Recipe:
+        """The recipe of the run, with all its settings."""
+        return parse_recipe(self._json(self.recipe_file), str(self.recipe_file))
+
+    def read_result(self) -> dict[str, Any]:
+        """What came out, once the run is done."""
+        result: dict[str, Any] = self._json(self.result)
+        return result
+
+    def _json(self, path: Path) -> Any:
+        try:
+            return json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise UserError(f"no {path.name} in {self.path}: is it the folder of a run?") from None
+        except ValueError as error:
+            raise UserError(f"{path} is damaged ({error}); start the run in a new folder") from None
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """No other process works on the run meanwhile; the lock goes with the process."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        with (self.path / "lock").open("a+") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                file.seek(0)
+                raise UserError(
+                    f"process {file.read().strip() or '?'} is at work on {self.path}; wait for it, "
+                    "or choose another folder with --run-dir"
+                ) from None
+            file.truncate(0)
+            file.write(str(os.getpid()))
+            file.flush()
+            yield
+
+    def claim(self, recipe: Recipe, *, resume: bool) -> None:
+        """Make the folder that of this recipe, or refuse when it is another's."""
+        if not self.recipe_file.exists():
+            if any(p.name != "lock" for p in self.path.iterdir()):
+                raise UserError(
+                    f"{self.path} is not empty and not the folder of a run; choose another one"
+                )
+            write_json(self.recipe_file, recipe.model_dump())
+            write_json(self.path / "environment.json", environment(recipe))
+            return
+        written = self.recipe()
+        if written != recipe:
+            raise UserError(
+                f"{self.path} holds a run of recipe '{written.name}' with other settings "
+                f"({difference(written, recipe)}); choose another folder with --run-dir"
+            )
+        if not resume:
+            raise UserError(f"{self.path} holds this run already; go on with it by --resume")
+
+
+def difference(one: Recipe, other: Recipe) -> str:
+    """The first setting in which two recipes differ.
+
+    >>> from l0arm.experiments.recipe import load_recipe
+    >>> difference(load_recipe("mlp-dense"), load_recipe("mlp-dense", ["training.seed=1"]))
+    'training.seed: 0, not 1'
+    """
+    left, right = _flat(one.model_dump()), _flat(other.model_dump())
+    for key in sorted(left.keys() | right.keys()):
+        if left.get(key) != right.get(key):
+            return f"{key}: {left.get(key)!r}, not {right.get(key)!r}"
+    return "no difference"
+
+
+def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        path = f"{prefix}{key}"
+        flat |= _flat(value, f"{path}.") if isinstance(value, dict) else {path: value}
+    return flat
+
+
+def environment(recipe: Recipe) -> dict[str, Any]:
+    """What a run depends on beside its recipe."""
+    return {
+        "l0arm": l0arm.__version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": numpy.__version__,
+        "machine": platform.machine(),
+        "processor": torch.backends.cpu.get_cpu_capability(),
+        "cores": os.cpu_count(),
+        "threads": recipe.training.threads,
+    }

@@ -1,0 +1,204 @@
+"""A recipe: everything that decides the outcome of a run, as a TOML file that is checked."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable
+from importlib.resources import files
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from l0arm.experiments.errors import UserError, nearest
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Share = Annotated[float, Field(ge=0, lt=1)]
+Count = Annotated[int, Field(ge=1)]
+
+
+class Part(BaseModel):
+    """A table of a recipe: fixed once read, and no field is guessed."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=False)
+
+
+class ModelSpec(Part):
+    """The network; depth, widen and dropout are those of a Wide-ResNet."""
+
+    name: Literal["mlp", "lenet5", "wide-resnet"]
+    depth: Count = 28
+    widen: Count = 10
+    dropout: Share = 0.0
+
+    @model_validator(mode="after")
+    def _only_wide_resnets_have_sizes(self) -> ModelSpec:
+        sizes = self.model_fields_set - {"name"}
+        if self.name != "wide-resnet" and sizes:
+            raise ValueError(f"{self.name} has no {' or '.join(sorted(sizes))}; remove it")
+        return self
+
+
+class DataSpec(Part):
+    """The images. ``held_out`` of the training images replace the test set, for tuning."""
+
+    name: str
+    augment: bool = False  # random crops and flips
+    held_out: Annotated[int, Field(ge=0)] = 0
+    limit: Annotated[int, Field(ge=0)] = 0  # only so many training images; 0: all
+
+
+class MethodSpec(Part):
+    """The method, by its name in METHODS or "dense". Strengths are the paper's: times N."""
+
+    name: str
+    lam: NotNegative | list[NotNegative] = 0.0
+    options: dict[str, Any] = {}
+
+
+class OptimizerSpec(Part):
+    """Adam, or SGD with Nesterov momentum; phi has a rate of its own and no weight decay."""
+
+    name: Literal["adam", "sgd"] = "adam"
+    lr: Positive = 1e-3
+    gate_lr: Positive | None = None  # that of the weights
+    momentum: Share = 0.0
+    weight_decay: NotNegative = 0.0
+
+
+class ScheduleSpec(Part):
+    """The learning rates times ``factor`` every so many epochs, or at given ones."""
+
+    factor: Positive = 0.5
+    every: Annotated[int, Field(ge=0)] = 0
+    milestones: list[Count] = []
+
+    def at(self, epoch: int) -> float:
+        """What the initial rates are multiplied by in an epoch (counted from 0)."""
+        passed = sum(epoch >= milestone for milestone in self.milestones)
+        return self.factor ** (passed + (epoch // self.every if self.every else 0))
+
+
+class TrainingSpec(Part):
+    """How long, in what portions, from which seed."""
+
+    epochs: Count = 200
+    batch: Count = 100
+    seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    threads: Count = 1  # sums differ in their last bits between counts of threads
+    execution: Literal["sliced", "masked"] = "sliced"
+
+
+class PaperRow(Part):
+    """What the paper prints for this row."""
+
+    table: Literal[2, 3]
+    method: str
+    architecture: str
+    prune_rate: float
+    accuracy: float
+
+
+class Recipe(Part):
+    """One run."""
+
+    name: str = ""
+    title: str = ""
+    control: str | None = None  # the recipe of the same run with lam = 0
+    model: ModelSpec
+    data: DataSpec
+    method: MethodSpec
+    optimizer: OptimizerSpec = OptimizerSpec()
+    schedule: ScheduleSpec = ScheduleSpec()
+    training: TrainingSpec = TrainingSpec()
+    paper: PaperRow | None = None
+
+    @property
+    def gated(self) -> bool:
+        """Whether the method has gates."""
+        return self.method.name != "dense"
+
+
+def recipe_names() -> list[str]:
+    """The recipes that come with the package."""
+    folder = files("l0arm.experiments") / "recipes"
+    names = (entry.name for entry in folder.iterdir())
+    return sorted(name.removesuffix(".toml") for name in names if name.endswith(".toml"))
+
+
+def load_recipe(name_or_path: str, overrides: Iterable[str] = ()) -> Recipe:
+    """A recipe by name or from a file, with ``table.field=value`` overrides applied.
+
+    >>> load_recipe("mlp-l0-arm", ["training.epochs=3"]).training.epochs
+    3
+    """
+    text, name = _read(name_or_path)
+    try:
+        settings = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise UserError(f"recipe '{name}' is not valid TOML: {error}") from None
+    settings.setdefault("name", name)
+    for override in overrides:
+        _apply(settings, override)
+    return parse_recipe(settings, f"recipe '{name}'")
+
+
+def parse_recipe(settings: dict[str, Any], where: str) -> Recipe:
+    """A recipe from plain values; a mistake is told in a sentence."""
+    try:
+        return Recipe.model_validate(settings)
+    except ValidationError as error:
+        raise UserError(_sentence(error, where)) from None
+
+
+def _read(name_or_path: str) -> tuple[str, str]:
+    path = Path(name_or_path)
+    if path.suffix == ".toml":
+        try:
+            return path.read_text(encoding="utf-8"), path.stem
+        except OSError as error:
+            raise UserError(f"cannot read the recipe {path}: {error.strerror}") from None
+    if name_or_path not in recipe_names():
+        hint = nearest(name_or_path, recipe_names())
+        raise UserError(f"no recipe '{name_or_path}'; {hint} (or give the path of a .toml file)")
+    resource = files("l0arm.experiments") / "recipes" / f"{name_or_path}.toml"
+    return resource.read_text(encoding="utf-8"), name_or_path
+
+
+def _apply(settings: dict[str, Any], override: str) -> None:
+    """Set one field from ``table.field=value``; the value is TOML, else taken as text."""
+    key, equals, value = override.partition("=")
+    if not equals or not key:
+        raise UserError(f"'{override}' sets nothing; write table.field=value, as training.epochs=3")
+    try:
+        parsed = tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        parsed = value
+    *tables, field = key.strip().split(".")
+    for table in tables:
+        settings = settings.setdefault(table, {})
+        if not isinstance(settings, dict):
+            raise UserError(f"'{table}' in '{override}' is a value, not a table of a recipe")
+    settings[field] = parsed
+
+
+def _sentence(error: ValidationError, where: str) -> str:
+    """The first thing wrong, with the nearest field when one is unknown."""
+    first = error.errors()[0]
+    path = [str(part) for part in first["loc"]]
+    if first["type"] == "extra_forbidden":
+        return f"{where} has an unknown field '{'.'.join(path)}'; {_fields_near(path)}"
+    if first["type"] == "missing":
+        return f"{where} lacks '{'.'.join(path)}'; add it"
+    came = "" if isinstance(first["input"], dict) else f"; got {first['input']!r}"
+    what = first["msg"].removeprefix("Value error, ")
+    return f"{where}: '{'.'.join(path)}': {what[0].lower()}{what[1:]}{came}"
+
+
+def _fields_near(path: list[str]) -> str:
+    part: Any = Recipe
+    for step in path[:-1]:
+        part = part.model_fields[step].annotation
+        part = part if isinstance(part, type) else PaperRow
+    return nearest(path[-1], part.model_fields)

@@ -1,0 +1,68 @@
+"""The state of a run between two steps: all of it goes into a checkpoint."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+
+from l0arm.data import Dataset
+from l0arm.experiments.building import Trainee, build_optimizer, build_trainee
+from l0arm.experiments.errors import UserError
+from l0arm.experiments.recipe import Recipe
+
+
+@dataclass
+class Tally:
+    """Sums over the steps of the present epoch."""
+
+    images: int = 0
+    loss: float = 0.0
+    penalty: float = 0.0
+    right: int = 0
+    seconds: float = 0.0
+    by_step: list[list[float]] = field(default_factory=list)
+
+
+@dataclass
+class Session:
+    """What training changes."""
+
+    trainee: Trainee
+    optimizer: torch.optim.Optimizer
+    epoch: int = 0  # epochs done
+    step: int = 0  # steps done in the present epoch
+    steps: int = 0  # steps done in the run
+    tally: Tally = field(default_factory=Tally)
+
+    def state(self) -> dict[str, Any]:
+        """Everything that the next step depends on."""
+        return {
+            "trainee": self.trainee.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "generator": torch.get_rng_state(),
+            "epoch": self.epoch,
+            "step": self.step,
+            "steps": self.steps,
+            "tally": asdict(self.tally),
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go back to a state, or refuse one of another network."""
+        try:
+            self.trainee.load_state_dict(state["trainee"])
+            self.optimizer.load_state_dict(state["optimizer"])
+        except (RuntimeError, ValueError) as error:
+            first = str(error).strip().splitlines()[-1].strip()
+            raise UserError(f"the checkpoint is of another network: {first}") from None
+        torch.set_rng_state(state["generator"])
+        self.epoch, self.step, self.steps = state["epoch"], state["step"], state["steps"]
+        self.tally = Tally(**state["tally"])
+
+
+def new_session(recipe: Recipe, data: Dataset) -> Session:
+    """The start of a run: everything random comes from the recipe's seed."""
+    torch.manual_seed(recipe.training.seed)
+    trainee = build_trainee(recipe, data)
+    return Session(trainee, build_optimizer(recipe, trainee))
