@@ -137,14 +137,13 @@ def _role(recipe: Recipe, controls: set[str]) -> Role:
 
 
 def _order(recipe: Recipe, controls: set[str]) -> tuple[object, ...]:
-    """The order of the paper: network, then lambda (one for all before separate), then method."""
+    """The order of the paper: network, then lambda (the one before the list), then method."""
     lam = recipe.method.lam
     strengths = lam if isinstance(lam, list) else [lam]
     return (
         NETWORKS.index(recipe.model.name),
         recipe.data.name,
         ROLES.index(_role(recipe, controls)),
-        isinstance(lam, list),
         strengths,
         recipe.method.name,
         recipe.name,
