@@ -29,7 +29,7 @@ app = typer.Typer(
     epilog="Start with: l0arm train mlp-l0-arm --set data.name=mnist-mini --epochs 3",
     no_args_is_help=True,
     add_completion=False,
-    rich_markup_mode="rich",
+    rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
 )
 for verb in (train, evaluate, compact, recipes, data, table, figure, report, reproduce):
