@@ -19,7 +19,7 @@ LAYERS = [  # from the bottom; a module may import from any layer below its own
     {"compaction", "metrics", "methods", "planning"},
     {"entry"},
     {"l0arm"},  # the package itself: its public names
-    {"experiments", "plots", "export", "integrations"},
+    {"benchmarks", "experiments", "plots", "export", "integrations"},
     {"cli"},
     {"__main__"},
 ]

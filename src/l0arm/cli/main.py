@@ -10,6 +10,7 @@ import sys
 
 import typer
 
+from l0arm.cli.bench import bench
 from l0arm.cli.compact import compact
 from l0arm.cli.data import data
 from l0arm.cli.evaluate import evaluate
@@ -32,7 +33,8 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
 )
-for verb in (train, evaluate, compact, recipes, data, table, figure, report, reproduce):
+VERBS = (train, evaluate, compact, bench, recipes, data, table, figure, report, reproduce)
+for verb in VERBS:
     app.command()(verb)
 
 

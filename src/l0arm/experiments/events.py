@@ -33,7 +33,7 @@ def event_writer(folder: Path, purge_after: int) -> Any:
             "TensorBoard is not installed; pip install 'l0arm[tensorboard]', or leave out "
             "--tensorboard"
         ) from None
-    return SummaryWriter(str(folder), purge_step=purge_after + 1)  # type: ignore[no-untyped-call]
+    return SummaryWriter(str(folder), purge_step=purge_after + 1)
 
 
 def write_events(writer: Any, record: EpochRecord) -> None:
