@@ -16,8 +16,8 @@ from l0arm.groups.layout import Axis, Layout, TensorCut
 def expected_share(layout: Layout, spec: TensorCut, shape: torch.Size, pi: Tensor) -> Tensor:
     """E[open share] of a tensor: the product over its dimensions of the mean of their positions.
 
-    A group on two dimensions (a depthwise block, a tied weight) makes them dependent: positions that
-    share a gate are open with probability pi, not pi^2, which is added.
+    A group on two dimensions (a tied weight) makes them dependent: positions that share a gate are
+    open with probability pi, not pi^2; the difference is added.
     """
     padded = torch.cat([pi, pi.new_ones(1)])  # gate V is always open
     positions = {dim: _open(axis, padded) for dim, axis in spec.axes.items()}

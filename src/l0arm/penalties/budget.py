@@ -22,8 +22,8 @@ class BudgetWarning(UserWarning):
 class Budget(nn.Module):
     """``mu (E[cost] - target)``, both as shares of the dense cost, with mu >= 0 by dual ascent.
 
-    For the first ``warmup`` steps the target comes down in a line from 1, so that the network learns
-    before it shrinks. ``what`` names the cost in messages.
+    For the first ``warmup`` steps the target comes down in a line from 1: the network learns before
+    it shrinks. ``what`` names the cost in messages.
     """
 
     integral: Tensor
