@@ -6,6 +6,7 @@ undecided, and with rare flips which couplings they meet, so these have a wider 
 """
 
 import math
+from functools import cache
 
 import pytest
 import torch
@@ -58,6 +59,7 @@ def probabilities(regime: str) -> Tensor:
     return {"half": half, "polarised": polarised, "converged": converged}[regime]
 
 
+@cache
 def measured(estimator: Estimator, regime: str, draws: int = 3000) -> Measured:
     warmup = 200 if getattr(estimator, "state", None) else 0
     random = torch.Generator().manual_seed(0)
