@@ -86,3 +86,8 @@ def test_u_is_never_drawn_in_half_precision(dtype: torch.dtype) -> None:
 def test_full_precisions_pass_untouched(dtype: torch.dtype) -> None:
     x = torch.rand(2, dtype=dtype)
     assert at_least_float32(x) is x
+
+
+def test_gates_without_probabilities_are_refused() -> None:
+    with pytest.raises(TypeError, match=r"object has no probs, .* z ~ Ber\(probs\); use Bernoulli"):
+        probabilities(object())
