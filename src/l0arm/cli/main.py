@@ -12,6 +12,7 @@ import typer
 
 from l0arm.cli.bench import bench
 from l0arm.cli.compact import compact
+from l0arm.cli.compare import compare
 from l0arm.cli.data import data
 from l0arm.cli.evaluate import evaluate
 from l0arm.cli.figure import figure
@@ -33,7 +34,7 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
 )
-VERBS = (train, evaluate, compact, bench, recipes, data, table, figure, report, reproduce)
+VERBS = (train, evaluate, compact, recipes, data, table, figure, report, reproduce, compare, bench)
 for verb in VERBS:
     app.command()(verb)
 
