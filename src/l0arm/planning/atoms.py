@@ -40,6 +40,7 @@ class Atoms:
         self._parent: Array = np.zeros(1, dtype=np.int64)
         self._pinned: dict[int, str] = {}  # root -> why
         self._read: set[int] = set()
+        self._made: set[int] = set()
 
     def birth(self, tensor: str, dim: int, size: int) -> Array:
         """New atoms for the positions of one dimension."""
@@ -112,6 +113,14 @@ class Atoms:
         """At these positions a weight multiplies what arrives: to zero them is to close a unit."""
         self._read.update(atoms.ravel().tolist())
 
+    def mark_made(self, atoms: Array) -> None:
+        """These positions label a value that is computed."""
+        self._made.update(atoms.ravel().tolist())
+
     def is_read(self, atom: int) -> bool:
         """Whether a weight reads at this position."""
         return atom in self._read
+
+    def is_made(self, atom: int) -> bool:
+        """Whether the position makes a unit; that of a tied weight may do both."""
+        return atom in self._made or atom not in self._read

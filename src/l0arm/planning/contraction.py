@@ -62,9 +62,7 @@ def summed(site: Site, x: Space, dim: int) -> Space:
     return without(site.atoms, kept, {dim}, "")
 
 
-def _read(
-    site: Site, x: Space, fx: Factor | None, dim: int, fw: Factor | None
-) -> list[Array]:
+def _read(site: Site, x: Space, fx: Factor | None, dim: int, fw: Factor | None) -> list[Array]:
     if fw is None or len(fw.dims) > 1:
         reason = f"{site.where} reads the units by a weight that cannot be cut"
         for factor in (fx, fw):

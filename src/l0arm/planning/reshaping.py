@@ -88,7 +88,9 @@ def even_parts(site: Site, x: Space, dim: int, size: int) -> None:
     if factor is None:
         return
     axis = factor.along(dim)
-    parts = np.moveaxis(factor.atoms, axis, 0).reshape(-1, size, *np.delete(factor.atoms.shape, axis))
+    parts = np.moveaxis(factor.atoms, axis, 0).reshape(
+        -1, size, *np.delete(factor.atoms.shape, axis)
+    )
     site.atoms.unite_along(parts, (0,), f"{site.where} needs parts of one size")
     site.counts(parts.reshape(len(parts), size, -1)[0, :, 0])
     site.counts(np.moveaxis(factor.atoms, axis, 0).reshape(x.shape[dim], -1)[:, 0])

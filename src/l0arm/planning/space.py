@@ -88,7 +88,9 @@ def collapse(atoms: Atoms, factor: Factor, dims: set[int], reason: str) -> Facto
         return factor
     atoms.unite_along(factor.atoms, tuple(hit), reason)
     rest = tuple(dim for dim in factor.dims if dim not in dims)
-    picked: Array = factor.atoms[tuple(0 if a in hit else slice(None) for a in range(len(factor.dims)))]
+    picked: Array = factor.atoms[
+        tuple(0 if a in hit else slice(None) for a in range(len(factor.dims)))
+    ]
     return Factor(rest, picked)
 
 

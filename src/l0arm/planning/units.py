@@ -11,7 +11,7 @@ import numpy as np
 from l0arm.groups import Group, Slice
 from l0arm.planning.atoms import Atoms
 
-Place = tuple[str, int, bool]  # tensor, dimension, whether a weight reads there
+Place = tuple[str, int, bool, bool]  # tensor, dimension, whether it reads there, makes there
 Unit = dict[Place, list[int]]
 
 
@@ -28,7 +28,7 @@ def find_groups(atoms: Atoms, dims: Mapping[str, Sequence[int]]) -> list[Found]:
     alike: dict[tuple[tuple[Place, int], ...], list[tuple[int, Unit]]] = defaultdict(list)
     for root, unit in _units(atoms).items():
         read = any(place[2] for place in unit)
-        made = any(not place[2] for place in unit)
+        made = any(place[3] for place in unit)
         if read and made:
             signature = tuple(sorted((place, len(where)) for place, where in unit.items()))
             alike[signature].append((root, unit))
@@ -48,7 +48,8 @@ def _units(atoms: Atoms) -> dict[int, Unit]:
         own = np.arange(birth.first, birth.first + birth.size)
         for position, root in enumerate(atoms.free(own).tolist()):
             if root:
-                place = (birth.tensor, birth.dim, atoms.is_read(birth.first + position))
+                atom = birth.first + position
+                place = (birth.tensor, birth.dim, atoms.is_read(atom), atoms.is_made(atom))
                 units.setdefault(root, {}).setdefault(place, []).append(position)
     return units
 
@@ -58,7 +59,7 @@ def _group(
 ) -> Group:
     places = list(members[0][1])
     slices = {place: _slice(place, [unit[place] for _, unit in members], dims) for place in places}
-    makes = tuple(piece for place, piece in slices.items() if not place[2])
+    makes = tuple(piece for place, piece in slices.items() if place[3])
     reads = tuple(piece for place, piece in slices.items() if place[2])
     weights = [piece for piece in makes if len(dims[piece.tensor]) > 1] or list(makes)
     base = name = module_of(weights[0].tensor) or weights[0].tensor
@@ -70,7 +71,7 @@ def _group(
 
 def _slice(place: Place, units: list[list[int]], dims: Mapping[str, Sequence[int]]) -> Slice:
     """Runs of equal length in order are a block; anything else is listed."""
-    tensor, dim, _ = place
+    tensor, dim, _, _ = place
     flat = [position for unit in units for position in unit]
     if flat == list(range(dims[tensor][dim])):
         return Slice(tensor, dim, block=len(units[0]))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -28,18 +28,17 @@ def walk(
 ) -> Trace:
     """All that the graph says about units; tensors in ``refused`` are pinned with the reason."""
     walker = _Walker(model, captured, refused)
+    alive = _alive(captured.nodes)
     for node in captured.nodes:
         if node.op == "output":
             walker.finish(node, captured.outputs, outputs)
-        else:
+        elif node in alive:
             walker.visit(node)
     return walker.trace
 
 
 class _Walker:
-    def __init__(
-        self, model: nn.Module, captured: Captured, refused: Mapping[str, str]
-    ) -> None:
+    def __init__(self, model: nn.Module, captured: Captured, refused: Mapping[str, str]) -> None:
         self.trace = Trace()
         self.values: dict[str, Any] = {}
         self.known, self.captured, self.refused = named_tensors(model), captured, refused
@@ -95,7 +94,7 @@ class _Walker:
         rule = find(str(node.target))
         if rule is not None:
             try:
-                return _explained(rule(site, *args, **kwargs), spaces)
+                return self._marked(_explained(rule(site, *args, **kwargs), spaces))
             except NotCovered as error:
                 reason = f"{site.where}: its rule covers only {error}"
         else:
@@ -104,6 +103,12 @@ class _Walker:
             site.pin(space, reason)
         return _unlabelled(site, [Space((), fixed=reason)])
 
+    def _marked(self, result: Any) -> Any:
+        for space in spaces_in(result):
+            for factor in space.factors if not space.parameter else ():
+                self.trace.atoms.mark_made(factor.atoms)
+        return result
+
     def _check_owners(self, node: fx.Node, site: Site) -> None:
         """Cut tensors are installed while their module runs: elsewhere a weight is read whole."""
         for used in node.all_input_nodes:
@@ -111,6 +116,22 @@ class _Walker:
             if name is not None and not self.owners[id(self.known[name])] & set(site.modules):
                 reason = f"'{name}' is read outside of its module, by {site.where}"
                 site.pin(self.values[used.name], reason)
+
+
+def _alive(nodes: Sequence[fx.Node]) -> set[fx.Node]:
+    """What the outputs depend on; an in-place operation may change what they do."""
+    alive: set[fx.Node] = set()
+    for node in reversed(nodes):
+        in_place = node.op == "call_function" and _name(node).endswith("_")
+        if node.op in ("output", "placeholder") or in_place or node in alive:
+            alive |= {node, *node.all_input_nodes}
+    return alive
+
+
+def _name(node: fx.Node) -> str:
+    """``view`` for ``aten.view.default``."""
+    parts = str(node.target).split(".")
+    return parts[1] if len(parts) > 1 else parts[0]
 
 
 def _owners(model: nn.Module) -> dict[int, set[str]]:
@@ -129,8 +150,7 @@ def _site(node: fx.Node, trace: Trace) -> Site:
     value = node.meta.get("val")
     values = value if isinstance(value, tuple | list) else (value,)
     shapes = tuple(tuple(v.shape) for v in values if isinstance(v, Tensor))
-    name = str(node.target).split(".")[1] if str(node.target).count(".") else str(node.target)
-    return Site(trace, name, modules, shapes, _written(name, node))
+    return Site(trace, _name(node), modules, shapes, _written(_name(node), node))
 
 
 def _written(name: str, node: fx.Node) -> str:

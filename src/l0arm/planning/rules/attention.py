@@ -35,7 +35,11 @@ def attention(
         k, v = (_repeated(s, q.shape[-3]) for s in (k, v))
     lead = batch(len(q.shape) - 2)
     scores = product(
-        site, q, [*lead, "query", "d"], k, [*batch(len(k.shape) - 2), "key", "d"],
+        site,
+        q,
+        [*lead, "query", "d"],
+        k,
+        [*batch(len(k.shape) - 2), "key", "d"],
         [*lead, "query", "key"],
     )
     if mask is not None:

@@ -22,6 +22,7 @@ def per_channel(
 ) -> Space:
     """Every channel on its own, with its own scale, shift and statistics."""
     x = mixed(site.atoms, x, {0, *range(2, len(x.shape))}, site.mixes())
+    site.counts(labels(x, 1))  # nn.InstanceNorm2d compares with num_features
     return channelwise(site, x, [weight, bias, mean, variance], 1)
 
 

@@ -68,7 +68,7 @@ def part(site: Site, x: Space, dim: int, start: int, stop: int, step: int = 1) -
             factors.append(Factor(f.dims, f.atoms.take(chosen, axis=f.along(dim))))
         else:
             factors += _single(site, f, dim, start)
-    return Space(_resized(x.shape, dim, len(chosen)), tuple(factors), fixed=x.fixed)
+    return replace(x, shape=_resized(x.shape, dim, len(chosen)), factors=tuple(factors))
 
 
 def _single(site: Site, factor: Factor, dim: int, index: int) -> list[Factor]:
@@ -125,7 +125,7 @@ def slice_(
 
 
 def _shorter(x: Space, dim: int, width: int) -> Space:
-    return replace(x, shape=_resized(x.shape, dim, width), parameter=False)
+    return replace(x, shape=_resized(x.shape, dim, width))
 
 
 @rule("aten.select")
@@ -136,7 +136,7 @@ def select(site: Site, x: Space, dim: int, index: int) -> Space:
     for f in simplified(site.atoms, x).factors:
         factors += _single(site, f, dim, index) if dim in f.dims else [f]
     to = {d: d - (d > dim) for d in range(len(x.shape)) if d != dim}
-    return Space(site.shape, tuple(f.moved(to) for f in factors), fixed=x.fixed)
+    return replace(x, shape=site.shape, factors=tuple(f.moved(to) for f in factors))
 
 
 @rule("aten.unbind")
@@ -156,7 +156,9 @@ def reordered(site: Site, x: Space, *settings: Any) -> Space:
 
 
 @rule("aten.repeat_interleave.self_int")
-def repeat_interleave(site: Site, x: Space, times: int, dim: int | None = None, **more: Any) -> Space:
+def repeat_interleave(
+    site: Site, x: Space, times: int, dim: int | None = None, **more: Any
+) -> Space:
     """Every position several times (the key heads of grouped queries)."""
     if dim is None:
         raise NotCovered("repetition along one dimension")

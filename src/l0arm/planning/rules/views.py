@@ -67,7 +67,9 @@ def expand(site: Site, x: Space, *sizes: Any, **more: Any) -> Space:
 
 
 def _line(factor: Factor, axis: int) -> Array:
-    line: Array = factor.atoms[tuple(slice(None) if a == axis else 0 for a in range(len(factor.dims)))]
+    line: Array = factor.atoms[
+        tuple(slice(None) if a == axis else 0 for a in range(len(factor.dims)))
+    ]
     return line
 
 

@@ -1,0 +1,83 @@
+"""A plan: which groups a model has, how each is executed, and what is left alone and why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from torch import nn
+
+from l0arm.groups import Group
+from l0arm.groups.layout import resolve
+from l0arm.planning.table import Row, table
+
+How = Literal["as is", "patched", "replaced", "masked"]
+
+
+@dataclass(frozen=True)
+class PlannedGroup:
+    """A group with how it is executed and what closing all its units would free."""
+
+    group: Group
+    execution: How
+    weights: int  # parameters freed if all its units go; 0 if masked
+    macs: int  # multiply-adds of one pass of the example, likewise
+    replaces: tuple[str, ...] = ()  # modules to exchange for ones that run with fewer units
+
+    @property
+    def layers(self) -> tuple[str, ...]:
+        """The modules it cuts, in the order of the network."""
+        pieces = (*self.group.makes, *self.group.counts, *self.group.reads)
+        return tuple(dict.fromkeys(p.tensor.rpartition(".")[0] or p.tensor for p in pieces))
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """A layer whose units are not gated, and why."""
+
+    layer: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What ``l0arm.plan`` finds; pass it to ``l0arm.sparsify`` in place of groups."""
+
+    planned: tuple[PlannedGroup, ...]
+    skipped: tuple[Skipped, ...] = ()
+    weights: int = 0  # parameters of the whole model
+    macs: int = 0  # multiply-adds of one pass of the example
+
+    @property
+    def groups(self) -> tuple[Group, ...]:
+        """The groups, ready for ``sparsify``."""
+        return tuple(entry.group for entry in self.planned)
+
+    def starting_at(self, initial: float) -> Plan:
+        """The same plan with gates that start open with this probability."""
+        return self._each(lambda group: replace(group, initial=initial))
+
+    def with_floor(self, floor: int | float) -> Plan:
+        """At least this many units of every group stay, or this share of them if below 1."""
+
+        def floored(group: Group) -> Group:
+            least = floor if isinstance(floor, int) else -int(-floor * group.units // 1)
+            return replace(group, floor=min(least, group.units))
+
+        return self._each(floored)
+
+    def _each(self, change: Callable[[Group], Group]) -> Plan:
+        changed = [replace(entry, group=change(entry.group)) for entry in self.planned]
+        return replace(self, planned=tuple(changed))
+
+    def check(self, model: nn.Module) -> None:
+        """Raise unless every group fits the model's tensors."""
+        resolve(model, self.groups)
+
+    def __str__(self) -> str:
+        rows = [
+            Row(e.group.name, e.group.units, e.weights, e.macs, e.execution, e.layers)
+            for e in self.planned
+        ]
+        return table(rows, [(s.layer, s.reason) for s in self.skipped], self.weights, self.macs)

@@ -1,0 +1,134 @@
+"""Does dropping equal zeroing? Asked of a copy of the model, in float64 where it can be."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from l0arm.groups import Group
+from l0arm.groups.draw import Draw
+from l0arm.groups.engine import Engine
+from l0arm.groups.layout import Layout, resolve
+from l0arm.planning.capture import output_names, quiet
+
+SEED = 0x10A2
+
+
+class Trial:
+    """A scratch model with weights shaken, so that zeros in a fresh network hide nothing."""
+
+    def __init__(
+        self,
+        scratch: nn.Module,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        outputs: Collection[str],
+    ) -> None:
+        self.model, self.outputs = scratch, outputs
+        self.random = torch.Generator().manual_seed(SEED)
+        shake(scratch, self.random)
+        self.args, self.kwargs = tuple(args), dict(kwargs)
+        self._use_float64()
+
+    def _use_float64(self) -> None:
+        """float64 tells a mistake from rounding; a model that cannot run in it keeps its type."""
+        kept = {key: value.clone() for key, value in self.model.state_dict().items()}
+        args, kwargs = pytree.tree_map(_double, (self.args, self.kwargs))
+        try:
+            self.model.double()
+            with quiet(self.model):
+                self.model(*args, **kwargs)
+        except Exception:  # whatever its forward raises, its own type will do
+            for key, value in self.model.state_dict(keep_vars=True).items():
+                value.data = kept[key]
+        else:
+            self.args, self.kwargs = args, kwargs
+
+    def agrees(self, groups: Sequence[Group]) -> bool:
+        """Whether the outputs under dropping and zeroing are equal, on every mask."""
+        if not groups:
+            return True
+        layout = resolve(self.model, groups)
+        engine = Engine(self.model, layout)
+        try:
+            with quiet(self.model):
+                return all(self._equal(engine, layout, z) for z in self._masks(layout))
+        finally:
+            engine.detach()
+
+    def _masks(self, layout: Layout) -> Iterator[Tensor]:
+        """In every group: one unit closed (the first, the last), about half, all but one."""
+        for kind in ("first", "last", "half", "rest"):
+            z = torch.ones(layout.gates)
+            for number, group in enumerate(layout.groups):
+                z[layout.span(number)] = _mask(kind, group.units, self.random)
+            yield z
+
+    def _equal(self, engine: Engine, layout: Layout, z: Tensor) -> bool:
+        try:
+            dropped = self._run(engine, Draw(layout, z, sliced=True, writes=False))
+        except Exception:  # sizes that do not fit raise anything
+            return False
+        zeroed = self._run(engine, Draw(layout, z, sliced=False, writes=False))
+        return all(_close(d, m) for d, m in zip(dropped, zeroed, strict=True))
+
+    def _run(self, engine: Engine, draw: Draw) -> list[Tensor]:
+        with engine.evaluating(draw):
+            output = self.model(*self.args, **self.kwargs)
+        leaves = zip(output_names(output), pytree.tree_leaves(output), strict=True)
+        return [
+            leaf
+            for name, leaf in leaves
+            if isinstance(leaf, Tensor) and (not self.outputs or name in self.outputs)
+        ]
+
+
+def _mask(kind: str, units: int, random: torch.Generator) -> Tensor:
+    z = torch.ones(units)
+    if kind == "first":
+        z[0] = 0
+    elif kind == "last":
+        z[-1] = 0
+    elif kind == "half":
+        z[torch.randperm(units, generator=random)[: units // 2]] = 0
+    else:
+        z[:] = 0
+        z[torch.randint(units, (1,), generator=random)] = 1
+    return z
+
+
+def _close(one: Tensor, other: Tensor) -> bool:
+    if one.shape != other.shape:
+        return False
+    if not torch.is_floating_point(other):
+        return bool((one == other).all())
+    finite = other.isfinite()
+    if not bool((one.isfinite() == finite).all()):
+        return False
+    size = other[finite].abs().max() if bool(finite.any()) else other.new_ones(())
+    allowed = 1e-9 if other.dtype == torch.float64 else 1e3 * torch.finfo(other.dtype).eps
+    return bool(((one - other)[finite].abs() <= allowed * size).all())
+
+
+def shake(model: nn.Module, random: torch.Generator) -> None:
+    """Move every parameter and running statistic away from the zeros and ones it may start at."""
+    with torch.no_grad():
+        for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+            if torch.is_floating_point(tensor) and tensor.numel():
+                noise = torch.randn(tensor.shape, generator=random).to(tensor)
+                if isinstance(tensor, nn.Parameter):
+                    fan_in = max(1, tensor[0].numel()) if tensor.dim() > 1 else 16
+                    tensor.add_(noise, alpha=0.5 * fan_in**-0.5)
+                elif name.endswith("running_mean"):
+                    tensor.add_(noise, alpha=0.1)
+                elif name.endswith("running_var"):
+                    tensor.mul_(1 + 0.3 * noise.tanh())
+
+
+def _double(value: Any) -> Any:
+    floating = isinstance(value, Tensor) and torch.is_floating_point(value)
+    return value.double() if floating else value
