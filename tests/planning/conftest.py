@@ -11,9 +11,7 @@ from torch import Tensor, nn
 Made = tuple[nn.Module, tuple[Any, ...]]
 
 
-def conv(
-    narrow: int, wide: int, size: int = 3, stride: int = 1, groups: int = 1
-) -> nn.Sequential:
+def conv(narrow: int, wide: int, size: int = 3, stride: int = 1, groups: int = 1) -> nn.Sequential:
     kernel = nn.Conv2d(narrow, wide, size, stride, size // 2, groups=groups, bias=False)
     return nn.Sequential(kernel, nn.BatchNorm2d(wide), nn.ReLU())
 
@@ -344,7 +342,9 @@ class Sequence3d(nn.Module):
         super().__init__()
         self.solid = nn.Sequential(nn.Conv3d(1, 6, 3), nn.BatchNorm3d(6), nn.ReLU())
         self.back = nn.ConvTranspose3d(6, 4, 2, groups=2)
-        self.line = nn.Sequential(nn.Conv1d(4, 7, 3), nn.InstanceNorm1d(7, affine=True), nn.PReLU(7))
+        self.line = nn.Sequential(
+            nn.Conv1d(4, 7, 3), nn.InstanceNorm1d(7, affine=True), nn.PReLU(7)
+        )
         self.fc = nn.Linear(7, 3)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -21,8 +21,9 @@ def shrink(
     """A smaller Gated without the units whose gates are open with probability below ``bound``.
 
     Weights, buffers, phi and the optimizer's state are carried over; what remains computes, under
-    any draw, what it computed before with those gates closed. Every group keeps a unit, and as many as its floor. Inputs that
-    are gathered (``select``) stay gated: nobody can stop sending them. Call it between epochs,
+    any draw, what it computed before with those gates closed. Every group keeps a unit, and as many
+    as its floor. Inputs that are gathered (``select``) stay gated: nobody can stop sending them.
+    Call it between epochs,
     ``gated = shrink(gated, optimizer=optimizer)``; the old one is of no use after that.
     """
     if not 0.0 < bound < 1.0:

@@ -39,6 +39,7 @@ class Atoms:
         self.births: list[Birth] = []
         self._parent: Array = np.zeros(1, dtype=np.int64)
         self._pinned: dict[int, str] = {}  # root -> why
+        self._is_pinned: npt.NDArray[np.bool_] = np.ones(1, dtype=np.bool_)
         self._read: set[int] = set()
         self._made: set[int] = set()
 
@@ -47,6 +48,7 @@ class Atoms:
         first = len(self._parent)
         new = np.arange(first, first + size)
         self._parent = np.concatenate([self._parent, new])
+        self._is_pinned = np.concatenate([self._is_pinned, np.zeros(size, dtype=np.bool_)])
         self.births.append(Birth(tensor, dim, first, size))
         return new
 
@@ -73,12 +75,15 @@ class Atoms:
         if low == high:
             return
         if low == 0:
-            self._pinned.setdefault(high, reason)
+            self._fix(high, reason)
             return
         self._parent[high] = low
-        why = self._pinned.pop(high, None)
-        if why is not None:
-            self._pinned.setdefault(low, why)
+        if high in self._pinned:
+            self._fix(low, self._pinned[high])
+
+    def _fix(self, root: int, reason: str) -> None:
+        self._pinned.setdefault(root, reason)
+        self._is_pinned[root] = True
 
     def _root(self, atom: int) -> int:
         while self._parent[atom] != atom:
@@ -96,7 +101,7 @@ class Atoms:
         """These classes are never cut; the first reason given is the one told."""
         for root in np.unique(self.roots(atoms.ravel())).tolist():
             if root:
-                self._pinned.setdefault(root, reason)
+                self._fix(root, reason)
 
     def reason(self, atom: int) -> str | None:
         """Why an atom's class is never cut, or None."""
@@ -106,8 +111,7 @@ class Atoms:
     def free(self, atoms: Array) -> Array:
         """The roots of these atoms, with 0 for all that is never cut."""
         roots = self.roots(atoms)
-        pinned = np.fromiter(self._pinned, dtype=np.int64, count=len(self._pinned))
-        return np.where(np.isin(roots, pinned), 0, roots)
+        return np.where(self._is_pinned[roots], 0, roots)
 
     def mark_read(self, atoms: Array) -> None:
         """At these positions a weight multiplies what arrives: to zero them is to close a unit."""

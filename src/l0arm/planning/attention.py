@@ -52,7 +52,8 @@ class HeadAttention(nn.Module):
     @property
     def num_heads(self) -> int:
         """Heads left."""
-        return self.out_proj.weight.shape[1] // self.head_dim
+        heads: int = self.out_proj.weight.shape[1] // self.head_dim
+        return heads
 
     def forward(
         self,
@@ -98,7 +99,7 @@ class HeadAttention(nn.Module):
         return [F.linear(*each) for each in zip((q, k, v), weights, parts, strict=True)]
 
     def _heads(self, x: Tensor) -> Tensor:
-        return x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+        return x.view(*x.shape[:-1], -1, self.head_dim).transpose(1, 2)
 
 
 def _merged(
@@ -108,7 +109,7 @@ def _merged(
     parts = []
     if mask is not None:
         mask = _additive(mask, q)
-        parts.append(mask.unflatten(0, (len(q), -1)) if mask.dim() == 3 else mask)
+        parts.append(mask.view(len(q), -1, *mask.shape[1:]) if mask.dim() == 3 else mask)
     elif causal:
         ahead = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device).triu(1)
         parts.append(_additive(ahead, q))

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal, get_args
 
 from torch import nn
 
 from l0arm.groups import Group
 from l0arm.groups.layout import resolve
+from l0arm.planning.saved import FORMAT, VERSION, PlanFormatError, checked, group_of, record_of
 from l0arm.planning.table import Row, table
 
 How = Literal["as is", "patched", "replaced", "masked"]
@@ -75,9 +77,73 @@ class Plan:
         """Raise unless every group fits the model's tensors."""
         resolve(model, self.groups)
 
+    def to_json(self) -> str:
+        """The plan as text that can be read and edited by hand."""
+        entries = [
+            {
+                **record_of(e.group),
+                "execution": e.execution,
+                "replaces": list(e.replaces),
+                "weights": e.weights,
+                "macs": e.macs,
+            }
+            for e in self.planned
+        ]
+        skipped = [asdict(entry) for entry in self.skipped]
+        head = {"format": FORMAT, "version": VERSION, "weights": self.weights, "macs": self.macs}
+        return json.dumps({**head, "groups": entries, "skipped": skipped}, indent=1)
+
+    @classmethod
+    def from_json(cls, text: str) -> Plan:
+        """A plan from what ``to_json`` wrote, possibly edited; errors name the entry and the field.
+
+        Groups may be taken out, and ``initial``, ``floor`` and names changed. Whether slices fit a
+        model is checked by ``sparsify``, or by ``check``.
+        """
+        record = _document(text)
+        entries = [_planned(e, f"group {n}") for n, e in enumerate(record["groups"])]
+        skipped = [
+            Skipped(**checked(e, f"skipped {n}", {"layer": str, "reason": str}))
+            for n, e in enumerate(record["skipped"])
+        ]
+        return cls(tuple(entries), tuple(skipped), record["weights"], record["macs"])
+
     def __str__(self) -> str:
         rows = [
             Row(e.group.name, e.group.units, e.weights, e.macs, e.execution, e.layers)
             for e in self.planned
         ]
         return table(rows, [(s.layer, s.reason) for s in self.skipped], self.weights, self.macs)
+
+
+def _document(text: str) -> dict[str, Any]:
+    try:
+        record = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise PlanFormatError(f"this is not JSON: {error}") from None
+    fields = {"format": str, "version": int, "groups": list}
+    optional = {"skipped": (list, []), "weights": (int, 0), "macs": (int, 0)}
+    record = checked(record, "the plan", fields, optional)
+    if (record["format"], record["version"]) != (FORMAT, VERSION):
+        raise PlanFormatError(
+            f"expected format {FORMAT!r}, version {VERSION}; "
+            f"got {record['format']!r}, version {record['version']}"
+        )
+    return record
+
+
+def _planned(entry: Any, where: str) -> PlannedGroup:
+    if not isinstance(entry, dict):
+        raise PlanFormatError(f"{where} must be an object, got {entry!r}")
+    optional = {"execution": (str, "as is"), "replaces": (list, []), "weights": (int, 0)}
+    optional |= {"macs": (int, 0)}
+    own = {key: entry[key] for key in optional if key in entry}
+    rest = {key: value for key, value in entry.items() if key not in optional}
+    own = checked(own, where, {}, optional)
+    if own["execution"] not in get_args(How):
+        told = ", ".join(get_args(How))
+        raise PlanFormatError(f"{where}: execution must be one of {told}; got {own['execution']!r}")
+    group = group_of(rest, where)
+    return PlannedGroup(
+        group, own["execution"], own["weights"], own["macs"], tuple(own["replaces"])
+    )

@@ -6,7 +6,6 @@ import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 from torch import nn
 
 from l0arm.groups import Gated, Group
@@ -63,8 +62,8 @@ def plan(
     shapes = {name: tuple(tensor.shape) for name, tensor in named_tensors(twin).items()}
     found = find_groups(trace.atoms, shapes)
     asked = [f for f in found if not include or _made_by(f.group, included)]
-    tries = {f.group.name: options(twin, trace, f) for f in asked}
-    groups = settle(Trial(twin, args, kwargs, kept), [f.group for f in asked], tries)
+    trial = Trial(twin, args, kwargs, kept)
+    groups = settle(trial, [f.group for f in asked], lambda n: options(twin, trace, asked[n]))
     return _plan(model, trace, found, asked, groups, replaced)
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from l0arm.planning.space import Space
 
 Rule = Callable[..., Space | tuple[Space, ...]]
+AnyRule = TypeVar("AnyRule", bound=Rule)
 RULES: dict[str, Rule] = {}
 
 
@@ -15,7 +16,7 @@ class NotCovered(Exception):
     """Raised by a rule for arguments that it does not cover: the operator counts as unknown."""
 
 
-def rule(*operators: str) -> Callable[[Rule], Rule]:
+def rule(*operators: str) -> Callable[[AnyRule], AnyRule]:
     """Register how units pass through operators, by name: ``aten.relu`` or ``aten.relu.default``.
 
     The function gets the site and the operator's own arguments, with a Space in place of every
@@ -28,7 +29,7 @@ def rule(*operators: str) -> Callable[[Rule], Rule]:
     True
     """
 
-    def register(function: Rule) -> Rule:
+    def register(function: AnyRule) -> AnyRule:
         for name in operators:
             RULES[name] = function
         return function

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from l0arm.planning.site import Site
-from l0arm.planning.space import Factor, Space, simplified
+from l0arm.planning.space import Factor, Space, line, simplified
 
 Block = tuple[range, range]  # dimensions before and after with the same number of elements
 
@@ -74,8 +74,7 @@ def _note(site: Site, factor: Factor, asked: Sequence[int]) -> None:
         open_axis = next((a for a, d in enumerate(factor.dims) if _is_open(asked, d)), None)
         site.trace.joint.append((factor, site.where, open_axis))
     for axis in range(len(factor.dims)):
-        others = tuple(0 if a != axis else slice(None) for a in range(len(factor.dims)))
-        site.counts(factor.atoms[others])
+        site.counts(line(factor, axis))
 
 
 def _is_open(asked: Sequence[int], dim: int) -> bool:

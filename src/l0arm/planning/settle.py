@@ -6,7 +6,7 @@ A way is accepted only if the values say so: the absence of an exception proves 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from l0arm.groups import Group
@@ -16,9 +16,12 @@ from l0arm.planning.trial import Trial
 
 
 def settle(
-    trial: Trial, groups: Sequence[Group], options: Mapping[str, Sequence[Option]]
+    trial: Trial, groups: Sequence[Group], options: Callable[[int], Sequence[Option]]
 ) -> list[Group]:
-    """The groups with the patches that make dropping right; those without a way are masked."""
+    """The groups with the patches that make dropping right; those without a way are masked.
+
+    ``options`` gives the sets of patches to try for the group at a place in the list.
+    """
     if trial.agrees(groups):
         return list(groups)
     ways = _ways(trial, groups, options)
@@ -34,13 +37,13 @@ def settle(
 
 
 def _ways(
-    trial: Trial, groups: Sequence[Group], options: Mapping[str, Sequence[Option]]
+    trial: Trial, groups: Sequence[Group], options: Callable[[int], Sequence[Option]]
 ) -> dict[str, Group]:
     """The first way that works for each group alone; layers of one kind are taken to be alike."""
     worked: dict[str, int] = {}
     ways: dict[str, Group] = {}
-    for group in groups:
-        tries = [replace(group, patches=patches) for patches in options[group.name]]
+    for place, group in enumerate(groups):
+        tries = [replace(group, patches=patches) for patches in options(place)]
         kind = _kind(group)
         if kind in worked and worked[kind] < len(tries) and len(tries) > 1:
             ways[group.name] = tries[worked[kind]]

@@ -71,8 +71,19 @@ def _simple(atoms: Atoms, factor: Factor) -> Factor:
     for axis in reversed(range(len(factor.dims))):
         if bool((roots == roots.take([0], axis=axis)).all()):
             dims = factor.dims[:axis] + factor.dims[axis + 1 :]
-            return _simple(atoms, Factor(dims, factor.atoms.take(0, axis=axis)))
+            return _simple(atoms, Factor(dims, picked(factor.atoms, axis, 0)))
     return factor
+
+
+def picked(atoms: Array, axis: int, index: int) -> Array:
+    """One position along an axis, which is gone."""
+    result: Array = np.moveaxis(atoms, axis, 0)[index]
+    return result
+
+
+def line(factor: Factor, axis: int) -> Array:
+    """The atoms along one axis, at the first position of the others."""
+    return np.moveaxis(factor.atoms, axis, 0).reshape(factor.atoms.shape[axis], -1)[:, 0]
 
 
 def collapse(atoms: Atoms, factor: Factor, dims: set[int], reason: str) -> Factor:

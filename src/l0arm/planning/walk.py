@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, fx, nn
@@ -49,8 +49,8 @@ class _Walker:
         if node.op == "call_function" and node.target is not operator.getitem:
             self.values[node.name] = self._call(node)
         elif node.op == "call_function":
-            source, index = node.args
-            whole = self.values[source.name]  # type: ignore[union-attr]
+            source, index = cast(tuple[fx.Node, int], node.args)
+            whole = self.values[source.name]
             self.values[node.name] = whole[index] if isinstance(whole, tuple) else _plain(node)
         elif node.name in self.captured.tensors:
             self.values[node.name] = self._parameter(self.captured.tensors[node.name])

@@ -13,7 +13,7 @@ from l0arm.planning.elementwise import combine
 from l0arm.planning.registry import NotCovered, rule
 from l0arm.planning.reshaping import even_parts
 from l0arm.planning.site import Site
-from l0arm.planning.space import Factor, Space, mixed, simplified
+from l0arm.planning.space import Factor, Space, mixed, picked, simplified
 
 
 @rule("aten.cat", "aten.concat")
@@ -77,7 +77,7 @@ def _single(site: Site, factor: Factor, dim: int, index: int) -> list[Factor]:
         site.atoms.pin(factor.atoms, f"{site.where} picks a position by number")
         return []
     rest = tuple(d for d in factor.dims if d != dim)
-    return [Factor(rest, factor.atoms.take(index, axis=factor.along(dim)))]
+    return [Factor(rest, picked(factor.atoms, factor.along(dim), index))]
 
 
 @rule("aten.chunk", "aten.split", "aten.split_with_sizes", "aten.tensor_split", "aten.unsafe_chunk")

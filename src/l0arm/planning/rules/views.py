@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from l0arm.planning.atoms import Array
 from l0arm.planning.registry import NotCovered, rule
 from l0arm.planning.reshaping import reshape
 from l0arm.planning.site import Site
-from l0arm.planning.space import Factor, Space
+from l0arm.planning.space import Space, line
 
 
 @rule("aten.view.default", "aten.reshape", "aten._unsafe_view", "aten._reshape_alias")
@@ -61,16 +60,9 @@ def expand(site: Site, x: Space, *sizes: Any, **more: Any) -> Space:
     shift = len(site.shape) - len(x.shape)
     for factor in x.factors:
         for axis in range(len(factor.dims)):
-            site.counts(_line(factor, axis))
+            site.counts(line(factor, axis))
     moved = x.moved({d: d + shift for d in range(len(x.shape))}, site.shape)
     return replace(moved, parameter=x.parameter and site.shape == x.shape)
-
-
-def _line(factor: Factor, axis: int) -> Array:
-    line: Array = factor.atoms[
-        tuple(slice(None) if a == axis else 0 for a in range(len(factor.dims)))
-    ]
-    return line
 
 
 @rule("aten.channel_shuffle")
@@ -78,11 +70,6 @@ def channel_shuffle(site: Site, x: Space, groups: int) -> Space:
     """(groups, c) transposed to (c, groups), flattened again."""
     batch, channels, *space = x.shape
     apart = reshape(site, x, (batch, groups, channels // groups, *space))
-    crossed = transpose(replace_shape(site, apart), apart, 1, 2)
-    crossed = replace(crossed, shape=(batch, channels // groups, groups, *space))
+    to = {d: {1: 2, 2: 1}.get(d, d) for d in range(len(apart.shape))}
+    crossed = apart.moved(to, (batch, channels // groups, groups, *space))
     return reshape(site, crossed, site.shape)
-
-
-def replace_shape(site: Site, space: Space) -> Site:
-    """The same site, about a value in between."""
-    return replace(site, shapes=(space.shape,))
