@@ -1,5 +1,6 @@
 """Small networks of every family that planning must understand, with an input for each."""
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -7,6 +8,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from l0arm.planning import Plan
 
 Made = tuple[nn.Module, tuple[Any, ...]]
 
@@ -450,5 +453,24 @@ def network() -> Callable[[str], Made]:
                 elif key.endswith("running_mean"):
                     buffer.normal_(0, 0.2)
         return model, tuple(x.double() if x.is_floating_point() else x for x in inputs)
+
+    return make
+
+
+@pytest.fixture
+def zeroed() -> Callable[[nn.Module, Plan, Tensor], nn.Module]:
+    """An oracle that knows no engine: a copy with 0 wherever weights read closed units."""
+
+    def make(model: nn.Module, plan: Plan, z: Tensor) -> nn.Module:
+        twin = copy.deepcopy(model)
+        known = dict(twin.named_parameters(remove_duplicate=False))
+        parts = torch.split(z, [group.units for group in plan.groups])
+        for group, gates in zip(plan.groups, parts, strict=True):
+            for piece in group.reads:
+                tensor = known[piece.tensor].data
+                positions = piece.positions(group.units, tensor.shape[piece.dim])
+                for unit in (gates == 0).nonzero().flatten().tolist():
+                    tensor.index_fill_(piece.dim, torch.tensor(positions[unit]), 0.0)
+        return twin
 
     return make

@@ -42,7 +42,9 @@ def _slice_record(piece: Slice) -> dict[str, Any]:
 
 def group_of(record: Any, where: str) -> Group:
     """The group that a record says; Group's own checks apply too."""
-    lists = {key: (list, []) for key in ("reads", "makes", "counts", "patches")}
+    lists: dict[str, tuple[type, Any]] = {
+        key: (list, []) for key in ("reads", "makes", "counts", "patches")
+    }
     optional = {"initial": (float, 0.5), "floor": (int, 0), **lists}
     fields = checked(record, where, {"name": str, "units": int}, optional)
     where = f"{where} ({fields['name']!r})"
