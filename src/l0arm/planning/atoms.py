@@ -121,10 +121,14 @@ class Atoms:
         """These positions label a value that is computed."""
         self._made.update(atoms.ravel().tolist())
 
+    def labels(self, atom: int) -> bool:
+        """Whether the position labels a value that is computed."""
+        return atom in self._made
+
     def is_read(self, atom: int) -> bool:
         """Whether a weight reads at this position."""
         return atom in self._read
 
     def is_made(self, atom: int) -> bool:
         """Whether the position makes a unit; that of a tied weight may do both."""
-        return atom in self._made or atom not in self._read
+        return self.labels(atom) or not self.is_read(atom)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -10,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, fx, nn
+from torch import fx, nn
 from torch.utils import _pytree as pytree
 
 from l0arm.groups.layout import named_tensors
@@ -58,8 +57,12 @@ def capture(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
 
 @contextmanager
 def quiet(model: nn.Module) -> Iterator[None]:
-    """Eval mode, no gradients, no caches, no fused encoder layers; afterwards all as before."""
+    """Eval mode, no gradients, no caches, no fused encoder layers; afterwards all as before.
+
+    Random numbers too: what a model draws inside is not missed outside.
+    """
     with ExitStack() as stack:
+        stack.enter_context(torch.random.fork_rng())
         stack.enter_context(in_eval(model))
         stack.enter_context(torch.no_grad())
         stack.enter_context(_without_caches(model))
@@ -109,13 +112,3 @@ def _key(entry: Any) -> str:
 def _first_line(error: Exception) -> str:
     text = next((line.strip() for line in str(error).splitlines() if line.strip()), "no message")
     return f"{type(error).__name__}: {text[:200]}"
-
-
-def double_copy(model: nn.Module) -> nn.Module:
-    """A copy in float64, for comparisons; the model's own type where that cannot be."""
-    twin = copy.deepcopy(model)
-    return twin.double() if all(_castable(t) for t in named_tensors(twin).values()) else twin
-
-
-def _castable(tensor: Tensor) -> bool:
-    return type(tensor) in (Tensor, nn.Parameter) and not tensor.is_quantized

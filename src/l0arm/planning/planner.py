@@ -17,7 +17,7 @@ from l0arm.planning.patches import options
 from l0arm.planning.plan import How, Plan, PlannedGroup, Skipped
 from l0arm.planning.products import even_out
 from l0arm.planning.reasons import skipped_layers
-from l0arm.planning.refusals import refused_tensors
+from l0arm.planning.refusals import refused_tensors, rewritten
 from l0arm.planning.selection import Patterns, matching_modules
 from l0arm.planning.settle import is_masked, settle
 from l0arm.planning.site import Trace
@@ -112,6 +112,12 @@ def _check(model: nn.Module) -> None:
         raise PlanError("the model is gated already; plan the plain model, or compact it first")
     if next(model.parameters(), None) is None:
         raise PlanError(f"{type(model).__name__} has no parameters: there is nothing to gate")
+    names = rewritten(model)
+    if names:
+        raise PlanError(
+            f"the weight of '{names[0]}' is rewritten before each call (weight_norm, "
+            "spectral_norm or prune of torch.nn.utils); make it plain first, e.g. with remove_weight_norm"
+        )
 
 
 def _excluded(model: nn.Module, modules: set[str]) -> dict[str, str]:

@@ -24,6 +24,15 @@ def refused_tensors(model: nn.Module) -> dict[str, str]:
     return found
 
 
+def rewritten(model: nn.Module) -> list[str]:
+    """Layers whose weight a hook rewrites before each call; such a model cannot be copied."""
+    return [
+        name
+        for name, module in model.named_modules()
+        if any(_rewrites(hook) for hook in module._forward_pre_hooks.values())
+    ]
+
+
 def _reason(module: nn.Module) -> str | None:
     if parametrize.is_parametrized(module):
         return "is parametrized: its weight is computed, not held"
@@ -33,8 +42,6 @@ def _reason(module: nn.Module) -> str | None:
         return "is quantised: its weight is packed"
     if any(_packed(p) for p in module._parameters.values() if p is not None):
         return "is quantised: its weight is packed"
-    if any(_rewrites(hook) for hook in module._forward_pre_hooks.values()):
-        return "has its weight rewritten before each call (weight_norm, spectral_norm, prune)"
     if isinstance(module, nn.MultiheadAttention):
         return "is attention of a kind that cannot be replaced (bias_k, add_zero_attn, hooks)"
     return None

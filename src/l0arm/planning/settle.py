@@ -29,10 +29,10 @@ def settle(
     if trial.agrees(chosen):
         return chosen
     settled: list[Group] = []
-    for group in chosen:  # one by one, each beside those accepted before it
-        settled.append(group)
-        if not trial.agrees(settled):
-            settled[-1] = masked(trial, group)
+    for place, group in enumerate(groups):  # one by one, each beside those accepted before it
+        ways_here = [chosen[place], *(replace(group, patches=p) for p in options(place))]
+        fitting = (way for way in ways_here if trial.agrees([*settled, way]))
+        settled.append(next(fitting, masked(trial, group)))
     return settled
 
 

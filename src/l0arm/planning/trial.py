@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -31,22 +32,44 @@ class Trial:
         self.model, self.outputs = scratch, outputs
         self.random = torch.Generator().manual_seed(SEED)
         shake(scratch, self.random)
-        self.args, self.kwargs = tuple(args), dict(kwargs)
+        lively = pytree.tree_map(self._lively, (tuple(args), dict(kwargs)))
+        self.args, self.kwargs = lively
         self._use_float64()
+        self.trains = self._runs_in_training()
+
+    def _lively(self, value: Any) -> Any:
+        """An input of zeros or ones would hide differences."""
+        if (
+            not _is_floating(value)
+            or value.numel() < 2
+            or bool((value != value.flatten()[0]).any())
+        ):
+            return value
+        return value + torch.randn(value.shape, generator=self.random).to(value)
 
     def _use_float64(self) -> None:
         """float64 tells a mistake from rounding; a model that cannot run in it keeps its type."""
-        kept = {key: value.clone() for key, value in self.model.state_dict().items()}
+        types = {key: tensor.dtype for key, tensor in self.model.state_dict().items()}
         args, kwargs = pytree.tree_map(_double, (self.args, self.kwargs))
         try:
             self.model.double()
             with quiet(self.model):
                 self.model(*args, **kwargs)
         except Exception:  # whatever its forward raises, its own type will do
-            for key, value in self.model.state_dict(keep_vars=True).items():
-                value.data = kept[key]
+            for key, tensor in self.model.state_dict(keep_vars=True).items():
+                tensor.data = tensor.data.to(types[key])
         else:
             self.args, self.kwargs = args, kwargs
+
+    def _runs_in_training(self) -> bool:
+        twin = copy.deepcopy(self.model)  # its statistics may move
+        try:
+            with quiet(twin):
+                twin.train()
+                twin(*self.args, **self.kwargs)
+        except Exception:  # such as BatchNorm on a single value: then it cannot be asked
+            return False
+        return True
 
     def agrees(self, groups: Sequence[Group]) -> bool:
         """Whether the outputs under dropping and zeroing are equal, on every mask."""
@@ -56,16 +79,31 @@ class Trial:
         engine = Engine(self.model, layout)
         try:
             with quiet(self.model):
-                return all(self._equal(engine, layout, z) for z in self._masks(layout))
+                equal = all(self._equal(engine, layout, z) for z in self._masks(layout))
+                return equal and self._trained(engine, layout)
         finally:
             engine.detach()
+
+    def _trained(self, engine: Engine, layout: Layout) -> bool:
+        """A branch that only training takes may need the units too: then it raises."""
+        if not self.trains:
+            return True
+        self.model.train()
+        try:
+            for z in self._masks(layout):
+                self._run(engine, Draw(layout, z, sliced=True, writes=False))
+        except Exception:  # sizes that do not fit raise anything
+            return False
+        finally:
+            self.model.eval()
+        return True
 
     def _masks(self, layout: Layout) -> Iterator[Tensor]:
         """In every group: one unit closed (the first, the last), about half, all but one."""
         for kind in ("first", "last", "half", "rest"):
-            z = torch.ones(layout.gates)
+            z = torch.ones(layout.gates, device=next(self.model.parameters()).device)
             for number, group in enumerate(layout.groups):
-                z[layout.span(number)] = _mask(kind, group.units, self.random)
+                z[layout.span(number)] = _mask(kind, group.units, self.random).to(z)
             yield z
 
     def _equal(self, engine: Engine, layout: Layout, z: Tensor) -> bool:
@@ -74,6 +112,8 @@ class Trial:
         except Exception:  # sizes that do not fit raise anything
             return False
         zeroed = self._run(engine, Draw(layout, z, sliced=False, writes=False))
+        if not any(_is_floating(value) for value in zeroed):
+            return False  # nothing that could tell a difference
         return all(_close(d, m) for d, m in zip(dropped, zeroed, strict=True))
 
     def _run(self, engine: Engine, draw: Draw) -> list[Tensor]:
@@ -129,6 +169,9 @@ def shake(model: nn.Module, random: torch.Generator) -> None:
                     tensor.mul_(1 + 0.3 * noise.tanh())
 
 
+def _is_floating(value: Any) -> bool:
+    return isinstance(value, Tensor) and torch.is_floating_point(value)
+
+
 def _double(value: Any) -> Any:
-    floating = isinstance(value, Tensor) and torch.is_floating_point(value)
-    return value.double() if floating else value
+    return value.double() if _is_floating(value) else value

@@ -123,7 +123,7 @@ def _alive(nodes: Sequence[fx.Node]) -> set[fx.Node]:
     alive: set[fx.Node] = set()
     for node in reversed(nodes):
         in_place = node.op == "call_function" and _name(node).endswith("_")
-        if node.op in ("output", "placeholder") or in_place or node in alive:
+        if node.op == "output" or in_place or node in alive:
             alive |= {node, *node.all_input_nodes}
     return alive
 
