@@ -116,7 +116,8 @@ def _check(model: nn.Module) -> None:
     if names:
         raise PlanError(
             f"the weight of '{names[0]}' is rewritten before each call (weight_norm, "
-            "spectral_norm or prune of torch.nn.utils); make it plain first, e.g. with remove_weight_norm"
+            "spectral_norm or prune of torch.nn.utils); make it plain first, e.g. with "
+            "remove_weight_norm"
         )
 
 
