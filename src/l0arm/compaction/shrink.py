@@ -21,8 +21,9 @@ def shrink(
     """A smaller Gated without the units whose gates are open with probability below ``bound``.
 
     Weights, buffers, phi and the optimizer's state are carried over; what remains computes, under
-    any draw, what it computed before with those gates closed. Every group keeps a unit. Inputs that
-    are gathered (``select``) stay gated: nobody can stop sending them. Call it between epochs,
+    any draw, what it computed before with those gates closed. Every group keeps a unit, and as many
+    as its floor. Inputs that are gathered (``select``) stay gated: nobody can stop sending them.
+    Call it between epochs,
     ``gated = shrink(gated, optimizer=optimizer)``; the old one is of no use after that.
     """
     if not 0.0 < bound < 1.0:
@@ -66,8 +67,9 @@ def _staying(gated: Gated, bound: float) -> Tensor:
 def _one_each(gated: Gated, keep: Tensor, probability: Tensor) -> None:
     for number in range(len(gated.groups)):
         span = gated.layout.span(number)
-        if not bool(keep[span].any()):
-            keep[span.start + int(probability[span].argmax())] = True
+        least = max(1, gated.groups[number].floor)
+        if int(keep[span].sum()) < least:
+            keep[span.start + probability[span].topk(least).indices] = True
 
 
 def _shrunk(gated: Gated, number: int, keep: Tensor, draw: Draw) -> Group:

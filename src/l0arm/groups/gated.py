@@ -144,9 +144,20 @@ class Gated(nn.Module):
         with torch.no_grad():
             gates = self.gates
             z = gates.deterministic(self.tau(gates.probs))
+            self._keep_floors(z, gates.probs)
             for span in map(self.layout.span, self.layout.twice):
                 z[span] = (z[span] != 0).to(z.dtype)
             return z
+
+    def _keep_floors(self, z: Tensor, pi: Tensor) -> None:
+        """Re-open the most probable gates of groups that fall below their floor."""
+        for number, group in [(n, g) for n, g in enumerate(self.groups) if g.floor]:
+            span = self.layout.span(number)
+            missing = group.floor - int((z[span] != 0).sum())
+            if missing > 0:
+                closed = torch.where(z[span] == 0, pi[span], -1.0)
+                reopened = span.start + closed.topk(missing).indices
+                z[reopened] = pi[reopened].clamp(min=torch.finfo(z.dtype).tiny)
 
     def tau(self, pi: Tensor) -> Tensor | float:
         """The threshold of every gate: one number, or the valley of each group's histogram."""
