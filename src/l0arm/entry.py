@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from l0arm.budgeting import BudgetLike, budget_for
 from l0arm.groups import Gated, Group
 from l0arm.groups.gated import Execution, Threshold
 from l0arm.methods import METHODS, Method
@@ -23,6 +24,7 @@ def sparsify(
     example_inputs: Sequence[Any] | Any = None,
     example_kwargs: Mapping[str, Any] | None = None,
     initial: float | None = None,
+    budget: BudgetLike | None = None,
     execution: Execution = "sliced",
     threshold: Threshold = 0.5,
     sharing: bool = True,
@@ -35,6 +37,8 @@ def sparsify(
     method brings its own. With ``example_inputs`` (or ``example_kwargs``) any model is planned.
     ``initial`` is the probability that a gate is open at the start, for all groups: near 1, such
     as 0.95, for a pretrained model.
+    ``budget`` limits the expected size instead of a lambda: "40%" of the parameters, or
+    ``{"flops": "30%"}``, or an amount, ``{"flops": 2e8}``, for the example inputs.
     ``method`` is a Method or its name in METHODS, then with its options (``lam=...``).
     ``sharing`` computes once what both evaluations of a step have in common (the same result).
     The model is used, not copied: it gets forward hooks, its parameters stay its own.
@@ -48,11 +52,13 @@ def sparsify(
         raise ValueError(
             "the model is gated already; sparsify the plain model, or compact it first"
         )
+    if budget is not None and isinstance(method, str):
+        options.setdefault("lam", 0.0)
     method = _method(method, options)
     found = _groups(model, groups, example_inputs, example_kwargs)
     if initial is not None:
         found = [replace(group, initial=initial) for group in found]
-    return Gated(
+    gated = Gated(
         model,
         found,
         method,
@@ -61,6 +67,16 @@ def sparsify(
         sharing=sharing,
         generator=generator,
     )
+    if budget is not None:
+        gated.budget = budget_for(gated, budget, _listed(example_inputs))
+    return gated
+
+
+def _listed(inputs: Sequence[Any] | Any) -> Sequence[Any]:
+    """Example inputs as a sequence; a single tensor is one input."""
+    if inputs is None:
+        return ()
+    return inputs if isinstance(inputs, list | tuple) else (inputs,)
 
 
 def _groups(

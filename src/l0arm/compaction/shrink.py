@@ -28,6 +28,11 @@ def shrink(
     """
     if not 0.0 < bound < 1.0:
         raise ValueError(f"bound is a probability strictly between 0 and 1; got {bound!r}")
+    if gated.budget is not None:
+        raise ValueError(
+            "shrink cannot carry a budget over, which counts in shares of the network it was set "
+            "for; train to the end, or give the smaller network a budget of its own"
+        )
     keep = _staying(gated, bound)
     if bool(keep.all()):
         return gated

@@ -94,6 +94,7 @@ class Gated(nn.Module):
         self.register_buffer("group_of", self.layout.group_of.to(device), persistent=False)
         self.register_buffer("sizes", self.layout.sizes.to(device), persistent=False)
         self.engine = Engine(model, self.layout)
+        self.budget: nn.Module | None = None  # a limit on the expected cost, instead of lambda
         self._warned: set[str] = set()
         with torch.no_grad():
             self.penalty()  # a strength that does not fit the groups is told now
@@ -214,12 +215,16 @@ class Gated(nn.Module):
         if not math.isfinite(penalty.item()):
             raise NonFiniteLoss("penalty", penalty.item())
         data = self.estimator(Objective(self, closure, gates), gates, generator)
+        if self.budget is not None and self.training:
+            self.budget.ascend(gates.open_probability.detach())  # type: ignore[operator]
         return Loss(data + penalty, data, penalty)
 
     def penalty(self, gates: Gates | None = None) -> Tensor:
         """The sum of the method's penalties (at the present phi)."""
         gates = self.gates if gates is None else gates
         penalties = [penalty(self, gates) for penalty in self.method.penalties]
+        if self.budget is not None:
+            penalties.append(self.budget(gates.open_probability))
         return sum(penalties, self.phi.new_zeros(()))
 
     @contextmanager
