@@ -99,3 +99,25 @@ COSTS: dict[str, Callable[[Gated, Sequence[Any]], ExpectedCost]] = {
     "flops": _flops,
 }
 NAMES = {"params": "parameters", "flops": "FLOPs"}
+
+
+def fit_threshold(gated: Gated) -> float:
+    """Set ``gated.threshold`` so that the network left by it fits the budget; gives tau (Eq. 14).
+
+    Gates that have not settled make the deterministic network differ from the expected one. Among
+    the thresholds that fit, the one that leaves most is taken.
+    """
+    if not isinstance(gated.budget, Budget):
+        raise ValueError("the model has no budget; give one to sparsify(..., budget='40%')")
+    with torch.no_grad():
+        pi = gated.gates.open_probability
+    limit = gated.budget.target * gated.budget.cost.dense
+    levels = torch.unique(pi.clamp(1e-6, 1 - 1e-6)).double()  # sorted
+    between = [*((levels[1:] + levels[:-1]) / 2).tolist(), float(levels[-1])]
+    low, high = 0, len(between) - 1
+    while low < high:  # the cost falls as tau rises
+        middle = (low + high) // 2
+        fits = float(gated.budget.cost((pi > between[middle]).to(pi))) <= limit
+        low, high = (low, middle) if fits else (middle + 1, high)
+    gated.threshold = between[low]
+    return between[low]

@@ -37,8 +37,8 @@ class Budget(nn.Module):
         *,
         what: str = "parameters",
         warmup: int = 500,
-        rate: float = 0.02,
-        gain: float = 10.0,
+        rate: float = 0.05,
+        gain: float = 30.0,
         patience: int = 2000,
     ) -> None:
         super().__init__()
