@@ -83,10 +83,10 @@ def test_the_steps_are_those_of_adam() -> None:
     start, other = torch.tensor([1.0, -2.0]), torch.tensor(0.5)
     memory = tuned(x=start.clone(), y=other.clone())
     x, y = start.clone().requires_grad_(), other.clone().requires_grad_()
-    adam = torch.optim.Adam([x, y], lr=0.05)
+    adam = torch.optim.Adam([{"params": [x], "lr": 0.05}, {"params": [y], "lr": 0.2}])
     for _ in range(20):
         gradients = {"x": torch.randn(2), "y": torch.randn(())}
-        descend(memory, gradients, 0.05)
+        descend(memory, gradients, {"x": 0.05, "y": 0.2})
         x.grad, y.grad = gradients["x"], gradients["y"]
         adam.step()
     torch.testing.assert_close(memory["x"], x.detach())

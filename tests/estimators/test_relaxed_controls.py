@@ -12,7 +12,12 @@ from torch import Tensor
 from l0arm.estimators import REBAR, RELAX, Estimator, Reinforce
 from l0arm.estimators.comparison import measure, quadratic
 from l0arm.estimators.relax import _network
-from l0arm.estimators.relaxation import conditional_logistic, conditional_slope, logistic
+from l0arm.estimators.relaxation import (
+    conditional_logistic,
+    conditional_slope,
+    logistic,
+    open_gates,
+)
 
 every_gate = pytest.mark.parametrize("g", GATES.values(), ids=GATES)
 
@@ -103,7 +108,7 @@ def test_the_slope_of_the_conditional_noise(z: float) -> None:
 def test_the_slope_of_the_network() -> None:
     weights = [torch.randn(size, dtype=torch.float64) for size in ((3, 5), (3,), (5,), ())]
     zeta = torch.randn(5, dtype=torch.float64, requires_grad=True)
-    guess, slope = _network(zeta, 0.7, *weights)
+    guess, slope = _network(zeta, torch.rand(5), 0.7, *weights)
     torch.testing.assert_close(slope, torch.autograd.grad(guess, zeta)[0])
 
 
@@ -199,3 +204,18 @@ def test_a_rate_is_not_negative(estimator: type) -> None:
 def test_a_network_has_hidden_units() -> None:
     with pytest.raises(ValueError, match="hidden is a number of units >= 1; got 0"):
         RELAX(hidden=0)
+
+
+def test_saturated_gates_are_never_drawn_wrong_even_at_u_0() -> None:
+    assert open_gates(torch.zeros(2), torch.tensor([0.0, 1.0])).tolist() == [0, 1]
+
+
+def test_many_gates_do_not_upset_the_network() -> None:
+    """Its V weights move together; steps of the same size for any V would make r swing."""
+    pi = torch.where(torch.arange(500) % 2 == 0, 0.02, 0.98)
+    f = lambda z: 1 + z[:20].mean()  # noqa: E731
+    relax, reinforce = (
+        measure(estimator, f, pi, 50, torch.Generator().manual_seed(0), warmup=100)
+        for estimator in (RELAX(), Reinforce())
+    )
+    assert relax.total_variance < 10 * reinforce.total_variance
