@@ -209,7 +209,7 @@ class Gated(nn.Module):
         """The sum of the method's penalties (at the present phi)."""
         gates = self.gates if gates is None else gates
         penalties = [penalty(self, gates) for penalty in self.method.penalties]
-        return sum(penalties, self.phi.new_zeros(()))
+        return sum(penalties[1:], penalties[0]) if penalties else self.phi.new_zeros(())
 
     @contextmanager
     def drawn(self, z: Tensor, *, writes: bool = True, like: Draw | None = None) -> Iterator[Draw]:

@@ -29,7 +29,7 @@ class L0:
         checked(self.lam)
 
     def __call__(self, gated: Gated, gates: Gates) -> Tensor:
-        return (_strengths(self.lam, gated) * gated.sizes * gates.open_probability).sum()
+        return torch.dot(gated.sizes * _strengths(self.lam, gated), gates.open_probability)
 
 
 @dataclass(frozen=True)
