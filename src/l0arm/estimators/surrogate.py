@@ -90,7 +90,7 @@ def per_probability(s: Tensor, pi: Tensor) -> Tensor:
 
 def with_gradient(value: Tensor, *, of: Tensor, grad: Tensor) -> Tensor:
     """``value`` unchanged; its derivative with respect to ``of`` is ``grad`` on top of its own."""
-    result: Tensor = _WithGradient.apply(at_least_float32(value), of, grad)  # type: ignore[no-untyped-call]
+    result: Tensor = _WithGradient.apply(at_least_float32(value), of, grad.detach())  # type: ignore[no-untyped-call]
     return result
 
 

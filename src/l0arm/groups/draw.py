@@ -7,8 +7,8 @@ wait for them in any case, and on a few hundred gates numpy is several times fas
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +21,8 @@ from l0arm.groups.layout import Axis, Layout, Reach
 Mask = npt.NDArray[np.bool_]
 
 
-class Kept(NamedTuple):
+@dataclass(frozen=True)
+class Kept:
     """What a draw leaves of one dimension. ``None`` means: all of it, or nothing to do."""
 
     index: Tensor | None = None  # positions kept
