@@ -225,7 +225,7 @@ class Gated(nn.Module):
         penalties = [penalty(self, gates) for penalty in self.method.penalties]
         if self.budget is not None:
             penalties.append(self.budget(gates.open_probability))
-        return sum(penalties, self.phi.new_zeros(()))
+        return sum(penalties[1:], penalties[0]) if penalties else self.phi.new_zeros(())
 
     @contextmanager
     def drawn(self, z: Tensor, *, writes: bool = True, like: Draw | None = None) -> Iterator[Draw]:

@@ -115,6 +115,11 @@ class Group:
                 "strictly between 0 and 1; use e.g. 0.95 for nearly open"
             )
 
+    @property
+    def drops(self) -> bool:
+        """Whether closed units are dropped; with neither makes nor select they are zeroed."""
+        return bool(self.makes) or self.select is not None
+
 
 def _as_tuple(value: object) -> tuple[object, ...]:
     return tuple(value) if isinstance(value, tuple | list) else (None,)
