@@ -12,18 +12,20 @@ from l0arm.groups import Patch
 from l0arm.planning.site import Count, Trace
 from l0arm.planning.units import Found
 
-LIKELY = ("head", "group", "channel", "split", "nf", "hidden", "inner", "width", "features")
-MOST = 12  # ways to try for one group
+LIKELY = ("head", "group", "channel", "split", "nf", "inner", "features")
+MOST = 24  # ways to try for one group
 
 Option = tuple[Patch, ...]
 
 
 def options(model: nn.Module, trace: Trace, found: Found) -> list[Option]:
     """Sets of patches to try, the likeliest first; leaving all as it is comes before them."""
-    patches = list(dict.fromkeys(_candidates(model, trace, found)))
+    patches = _distinct(list(_candidates(model, trace, found)))
     likely = [p for p in patches if any(word in p.attribute for word in LIKELY)]
-    sets: list[Option] = [(), tuple(_distinct(patches)), tuple(_distinct(likely))]
-    sets += [(patch,) for patch in (*likely, *patches)]
+    sets: list[Option] = [()]
+    for some in (likely, patches):  # a value may be met by chance: each in turn is left out
+        sets += [tuple(some), *(tuple(p for p in some if p != out) for out in some)]
+    sets += [(patch,) for patch in patches]
     sets += [(a, b) for n, a in enumerate(likely) for b in likely[n + 1 :]]
     return list(dict.fromkeys(sets))[:MOST]
 
