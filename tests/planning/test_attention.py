@@ -99,3 +99,15 @@ def test_a_shared_module_is_exchanged_everywhere() -> None:
 def test_other_kinds_are_not_exchanged(options: dict[str, bool]) -> None:
     model = nn.Sequential(nn.MultiheadAttention(8, 2, **options))
     assert replace_attention(model) == ()
+
+
+def test_only_attention_can_be_exchanged_and_only_once() -> None:
+    model = nn.Sequential(nn.MultiheadAttention(8, 2), nn.Linear(8, 8))
+    exchange(model, "0")
+    done = model[0]
+    exchange(model, "0")
+    assert model[0] is done
+    with pytest.raises(ValueError, match="replaces '1', which is Linear and not a plain"):
+        exchange(model, "1")
+    with pytest.raises(ValueError, match="replaces '7', which is NoneType and not"):
+        exchange(model, "7")

@@ -135,6 +135,18 @@ def test_the_share_that_can_be_removed_does_not_fall(name: str, network: Network
     assert 1 - left / dense >= EXPECTED[name][1]
 
 
+@every_network
+def test_fractions_are_folded_once(name: str, network: Network) -> None:
+    """z-bar = g(phi) between 1/2 and 1 (Eq. 14): gated, sliced or masked, and small agree."""
+    model, inputs = network(name)
+    gated = sparsify(model, planned(name, model, inputs), "l0-arm", lam=0.0).double().eval()
+    gated.phi.data = torch.cat([torch.linspace(-0.1, 0.3, g.units) for g in gated.groups]).double()
+    small = gated.compact()
+    for execution in ("sliced", "masked"):
+        gated.execution = execution
+        assert difference(gated, small, inputs, training=False) < 1e-10
+
+
 @pytest.mark.parametrize("name", ["mobilenet", "fused attention", "multi-head attention"])
 def test_gated_training_takes_a_step(name: str, network: Network) -> None:
     """The gradient of the loss reaches phi and the weights through sliced execution."""

@@ -272,3 +272,48 @@ def test_a_gated_model_from_example_inputs() -> None:
     assert isinstance(gated, Gated)
     assert gated.gates.probs.mean().item() == pytest.approx(0.95, abs=0.01)
     assert [group.name for group in gated.groups] == ["0", "2"]
+
+
+def test_a_plain_model_with_the_gates_of_another_is_refused() -> None:
+    model, x = two_layers(), torch.rand(1, 4)
+    sparsify(model, example_inputs=x, lam=0.1)
+    with pytest.raises(ValueError, match="is gated already by another Gated"):
+        plan(model, x)
+
+
+def test_a_released_model_can_be_planned_again(network: Network) -> None:
+    """Its attention has been replaced for good and now runs as it is."""
+    model, inputs = network("multi-head attention")
+    first = plan(model, inputs)
+    with torch.no_grad():
+        before = model.eval()(*inputs)
+        released = sparsify(model, first, "l0-arm", lam=0.0).release()
+        torch.testing.assert_close(released(*inputs), before, rtol=1e-12, atol=1e-12)
+    again = plan(released, inputs)
+    assert [e.execution for e in first.planned] == ["replaced", "as is"]
+    assert [e.execution for e in again.planned] == ["as is", "as is"]
+    assert [g.units for g in again.groups] == [g.units for g in first.groups]
+
+
+class Deep(nn.Module):
+    """Counts its passes over all copies."""
+
+    passes = 0
+
+    def __init__(self, depth: int) -> None:
+        super().__init__()
+        layers = [layer for _ in range(depth) for layer in (nn.Linear(6, 6), nn.ReLU())]
+        self.layers = nn.Sequential(*layers, nn.Linear(6, 2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        Deep.passes += 1
+        return self.layers(x)
+
+
+def test_the_number_of_passes_does_not_grow_with_the_groups() -> None:
+    passes = []
+    for depth in (2, 30):
+        Deep.passes = 0
+        assert len(plan(Deep(depth), torch.rand(2, 6)).groups) == depth
+        passes.append(Deep.passes)
+    assert passes[0] == passes[1]

@@ -148,3 +148,58 @@ def test_padded_channels_of_a_shortcut_are_never_cut() -> None:
     assert group.units == 4
     cut = {s.tensor: s.positions(4, 8 if s.tensor[0] in "bc" else 4) for s in group.reads[-1:]}
     assert cut == {"c.weight": ((2,), (3,), (4,), (5,))}
+
+
+def test_a_bias_table_looked_up_by_position_goes_by_heads() -> None:
+    """As in windowed attention: a row for every offset, a column for every head."""
+
+    class Biased(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.qkv, self.o = nn.Linear(8, 24), nn.Linear(8, 8)
+            self.table = nn.Parameter(torch.randn(9, 4))
+            self.register_buffer("offsets", torch.arange(5)[:, None] - torch.arange(5) + 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            q, k, v = (t.unflatten(-1, (-1, 2)).transpose(1, 2) for t in self.qkv(x).chunk(3, -1))
+            bias = self.table[self.offsets].permute(2, 0, 1)
+            y = F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
+            return self.o(y.transpose(1, 2).flatten(2))
+
+    (entry,) = plan(Biased(), torch.rand(2, 5, 8)).planned
+    assert (entry.group.units, entry.execution) == (4, "as is")
+    assert ("table", 1) in {(piece.tensor, piece.dim) for piece in entry.group.makes}
+
+
+def test_a_rule_that_fails_pins_and_tells() -> None:
+    def broken(site: object, *args: object) -> None:
+        raise IndexError("no such thing")
+
+    rule("aten.erfinv.default")(broken)  # type: ignore[type-var]
+    try:
+        told = units(lambda x: torch.erfinv(torch.tanh(x)))
+    finally:
+        forget("aten.erfinv.default")
+    assert told == "erfinv: its rule failed (IndexError: no such thing)"
+
+
+def test_an_empty_slice_is_no_obstacle() -> None:
+    assert units(lambda x: torch.cat([x, x[:, 8:]], 1)) == "slice picks positions by number"
+    assert units(lambda x: x[:, 0:8]) == EACH
+
+
+def test_rows_of_a_table_are_never_cut() -> None:
+    """Not even where a tied head makes units of them that a layer reads."""
+
+    class Lookup(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed, self.head = nn.Embedding(7, 6), nn.Linear(6, 7, bias=False)
+            self.head.weight, self.last = self.embed.weight, nn.Linear(7, 2)
+
+        def forward(self, ids: Tensor) -> Tensor:
+            return self.last(torch.relu(self.head(torch.tanh(self.embed(ids)))))
+
+    found = plan(Lookup(), torch.randint(7, (2, 3)))
+    assert [(g.name, g.units) for g in found.groups] == [("embed", 6)]
+    assert all(piece.tensor != "last.weight" for piece in found.groups[0].reads)

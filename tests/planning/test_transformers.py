@@ -113,6 +113,21 @@ def test_heads_and_neurons_are_found_and_removed(make: Callable[[], Made], zeroe
         assert float((want - got).abs().max() / want.abs().max()) < 1e-10
 
 
+@pytest.mark.slow
+def test_attributes_that_count_are_patched_and_others_are_not() -> None:
+    """The width of the residual stream has the same value as that of all heads together."""
+    model, kwargs = doubled(gpt2)
+    patched = {
+        (p.module, p.attribute): p.per_unit for p in plan(model, (), kwargs).groups[0].patches
+    }
+    layer = "transformer.h.0.attn"
+    assert patched == {
+        (f"{layer}.c_attn", "nf"): 24,
+        (layer, "split_size"): 8,
+        (layer, "num_heads"): 1,
+    }
+
+
 def compacted(gated: Any) -> nn.Module:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a layer's heads may be closed whole

@@ -136,8 +136,14 @@ def replace_attention(model: nn.Module) -> tuple[str, ...]:
 
 def exchange(model: nn.Module, name: str) -> None:
     """Put the replacement in the place of one module, under all its names."""
-    original = model.get_submodule(name)
-    assert isinstance(original, nn.MultiheadAttention)
+    original = dict(model.named_modules()).get(name)
+    if isinstance(original, HeadAttention):
+        return
+    if not isinstance(original, nn.MultiheadAttention) or not replaceable(original):
+        raise ValueError(
+            f"the plan replaces '{name}', which is {type(original).__name__} and not a plain "
+            "nn.MultiheadAttention; plan this model anew"
+        )
     new = HeadAttention(original)
     for module in model.modules():
         if isinstance(module, nn.TransformerEncoder):

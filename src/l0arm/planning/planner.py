@@ -13,7 +13,7 @@ from l0arm.groups.layout import named_tensors
 from l0arm.planning.attention import replace_attention
 from l0arm.planning.capture import Captured, PlanError, capture, first_names
 from l0arm.planning.gains import macs_freed, weights_freed
-from l0arm.planning.patches import options
+from l0arm.planning.patches import options, tallies
 from l0arm.planning.plan import How, Plan, PlannedGroup, Skipped
 from l0arm.planning.products import even_out
 from l0arm.planning.reasons import skipped_layers
@@ -63,7 +63,8 @@ def plan(
     found = find_groups(trace.atoms, shapes)
     asked = [f for f in found if not include or _made_by(f.group, included)]
     trial = Trial(twin, args, kwargs, kept)
-    groups = settle(trial, [f.group for f in asked], lambda n: options(twin, trace, asked[n]))
+    places = tallies(trace)
+    groups = settle(trial, [f.group for f in asked], lambda n: options(twin, places, asked[n]))
     return _plan(model, trace, found, asked, groups, replaced)
 
 

@@ -38,7 +38,7 @@ def _reason(atoms: Atoms, births: list[Birth] | None) -> str:
     """Why the dimension that makes units is not cut: one that labels values, if there is one."""
     if not births:
         return "not used when the model runs on the example"
-    order = sorted(births, key=lambda b: (not atoms.labels(b.first), atoms.is_read(b.first)))
-    reasons = [atoms.reason(b.first) for b in order]
+    labelling = [birth for birth in births if atoms.labels(birth.first)]
+    reasons = [atoms.reason(birth.first) for birth in labelling or births]
     told = next((reason for reason in reasons if reason is not None), None)
     return told or "all its units go together or nothing reads them: there is nothing to choose"

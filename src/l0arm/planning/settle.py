@@ -22,8 +22,9 @@ def settle(
 
     ``options`` gives the sets of patches to try for the group at a place in the list.
     """
-    if trial.agrees(groups):
-        return list(groups)
+    first = [replace(g, patches=options(place)[0]) for place, g in enumerate(groups)]
+    if trial.agrees(first):
+        return first
     ways = _ways(trial, groups, options)
     chosen = [ways[group.name] for group in groups]
     if trial.agrees(chosen):
@@ -45,7 +46,7 @@ def _ways(
     for place, group in enumerate(groups):
         tries = [replace(group, patches=patches) for patches in options(place)]
         kind = _kind(group)
-        if kind in worked and worked[kind] < len(tries) and len(tries) > 1:
+        if kind in worked and worked[kind] < len(tries):
             ways[group.name] = tries[worked[kind]]
             continue
         number = next((n for n, way in enumerate(tries) if trial.agrees([way])), None)

@@ -23,6 +23,7 @@ class Count:
 
     modules: tuple[str, ...]
     atoms: Array
+    attribute: str = ""  # of torch's own module, if the operator takes the number from there
 
 
 @dataclass
@@ -66,9 +67,9 @@ class Site:
         """The reason for a dimension over which an operation mixes units."""
         return f"{self.where} mixes the units"
 
-    def counts(self, atoms: Array) -> None:
+    def counts(self, atoms: Array, attribute: str = "") -> None:
         """Tell that the operation may depend on how many positions there are."""
-        self.trace.counts.append(Count(self.modules, atoms))
+        self.trace.counts.append(Count(self.modules, atoms, attribute))
 
     def works(self, macs: int, factors: Sequence[Array]) -> None:
         """Tell what the operation costs."""

@@ -75,7 +75,7 @@ class _Walker:
             factors = tuple(
                 Factor((dim,), self.trace.atoms.birth(name, dim, size))
                 for dim, size in enumerate(tensor.shape)
-                if size > 1
+                if size > 1 and torch.is_floating_point(tensor)
             )
             self.born[name] = Space(tuple(tensor.shape), factors, parameter=True)
             if name in self.refused:
@@ -97,6 +97,8 @@ class _Walker:
                 return self._marked(_explained(rule(site, *args, **kwargs), spaces))
             except NotCovered as error:
                 reason = f"{site.where}: its rule covers only {error}"
+            except Exception as error:  # a rule that fails must not take the plan with it
+                reason = f"{site.where}: its rule failed ({type(error).__name__}: {error})"
         else:
             reason = f"{node.target} has no rule ({site.where})"
         for space in spaces:

@@ -80,7 +80,7 @@ def _by_group(site: Site, read: Any, made: Any, groups: int) -> Any:
     site.atoms.unite_along(read, (1,), reason)
     site.atoms.unite_along(rows, (1,), reason)
     site.atoms.unite(read[:, 0], rows[:, 0], reason)
-    site.counts(rows[:, 0])
+    site.counts(rows[:, 0], "groups")
     return made
 
 

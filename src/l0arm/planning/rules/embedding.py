@@ -12,31 +12,28 @@ from l0arm.planning.space import Space, without
 @rule("aten.embedding")
 def embedding(site: Site, table: Space, indices: Space, *settings: Any) -> Space:
     """table[indices]."""
-    return _rows(site, table, len(indices.shape))
+    return _looked_up(site, table, 0, len(indices.shape))
 
 
 @rule("aten.index.Tensor")
 def index(site: Site, x: Space, indices: list[Space | None]) -> Space:
-    """x[indices] along the first dimension."""
-    if len(indices) != 1 or indices[0] is None or indices[0].factors:
-        raise NotCovered("indices along the first dimension")
-    return _rows(site, x, len(indices[0].shape))
+    """x[:, indices]: one dimension looked up."""
+    given = [dim for dim, chosen in enumerate(indices) if chosen is not None]
+    chosen = indices[given[0]] if len(given) == 1 else None
+    if chosen is None:
+        raise NotCovered("numbers along one dimension")
+    return _looked_up(site, x, given[0], len(chosen.shape))
 
 
 @rule("aten.index_select")
 def index_select(site: Site, x: Space, dim: int, indices: Space) -> Space:
     """Chosen positions of one dimension, which must not be cut."""
-    dim %= len(x.shape)
-    rest = without(site.atoms, x, {dim}, _looked_up(site))
-    to = {d: d + (d >= dim) for d in range(len(rest.shape))}
-    return Space(site.shape, rest.moved(to, site.shape).factors, fixed=x.fixed)
+    return _looked_up(site, x, dim % len(x.shape), 1)
 
 
-def _rows(site: Site, table: Space, lead: int) -> Space:
-    columns = without(site.atoms, table, {0}, _looked_up(site))
-    to = {d: d + lead for d in range(len(columns.shape))}
-    return Space(site.shape, columns.moved(to, site.shape).factors, fixed=_looked_up(site))
-
-
-def _looked_up(site: Site) -> str:
-    return f"{site.where} looks positions up by number"
+def _looked_up(site: Site, x: Space, dim: int, rank: int) -> Space:
+    """The dimension gives way to those of the numbers; the others keep their units."""
+    reason = f"{site.where} looks positions up by number"
+    rest = without(site.atoms, x, {dim}, reason)
+    to = {d: d if d < dim else d + rank for d in range(len(rest.shape))}
+    return Space(site.shape, rest.moved(to, site.shape).factors, fixed=reason)

@@ -39,7 +39,7 @@ def group_norm(
     x = mixed(site.atoms, x, set(range(2, len(x.shape))), site.mixes())
     rows = labels(x, 1).reshape(groups, -1)
     site.atoms.unite_along(rows, (1,), f"{site.where} needs whole groups")
-    site.counts(rows[:, 0])
+    site.counts(rows[:, 0], "num_groups")
     return channelwise(site, x, [weight, bias], 1)
 
 

@@ -117,15 +117,14 @@ def slice_(
     start, stop, step = slice(start, stop, step).indices(size)
     width = len(range(start, stop, step))
     if width < size and x.at(dim) is not None:
-        if step == 1 and size % width == 0 and start % width == 0:
+        if width and step == 1 and size % width == 0 and start % width == 0:
             even_parts(site, x, dim, width)
         else:
             x = mixed(site.atoms, x, {dim}, f"{site.where} picks positions by number")
-    return part(site, x, dim, start, stop, step) if x.at(dim) else _shorter(x, dim, width)
-
-
-def _shorter(x: Space, dim: int, width: int) -> Space:
-    return replace(x, shape=_resized(x.shape, dim, width))
+    if x.at(dim) is None or not width:
+        kept = [f for f in x.factors if dim not in f.dims]
+        return replace(x, shape=_resized(x.shape, dim, width), factors=tuple(kept))
+    return part(site, x, dim, start, stop, step)
 
 
 @rule("aten.select")
