@@ -1,5 +1,21 @@
-"""Data sets: the small one that comes with the package."""
+"""Data sets by name, checked before use, whole in memory; and the way from them to batches."""
 
+from l0arm.data.batches import PREPROCESS, Preprocess, batches, crop_and_flip, to_float
+from l0arm.data.dataset import Dataset
+from l0arm.data.errors import DataError
+from l0arm.data.loading import DATASETS, load_dataset
 from l0arm.data.mini import MnistMini, mnist_mini
 
-__all__ = ["MnistMini", "mnist_mini"]
+__all__ = [
+    "DATASETS",
+    "PREPROCESS",
+    "DataError",
+    "Dataset",
+    "MnistMini",
+    "Preprocess",
+    "batches",
+    "crop_and_flip",
+    "load_dataset",
+    "mnist_mini",
+    "to_float",
+]
