@@ -43,6 +43,7 @@ def shrink(
     )
     smaller.phi.data = gated.phi.detach()[keep].clone()
     smaller.training = gated.training
+    smaller.estimator, smaller.estimator_state = gated.estimator, gated.estimator_state
     if transfer is not None:
         transfer(small, smaller.phi)
     return smaller

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -19,6 +20,7 @@ from l0arm.groups.engine import Engine
 from l0arm.groups.group import Group
 from l0arm.groups.layout import resolve
 from l0arm.groups.objective import NonFiniteLoss, Objective
+from l0arm.groups.validation import check_estimator
 
 Execution = Literal["sliced", "masked"]
 Threshold = float | Literal["valley"]
@@ -79,6 +81,9 @@ class Gated(nn.Module):
         super().__init__()
         self.layout = resolve(model, groups)
         self.method = method
+        self.estimator = copy.deepcopy(method.estimator)  # what it remembers is this model's own
+        self.estimator_state: nn.Module | None = getattr(self.estimator, "state", None)
+        check_estimator(self.estimator, [self.groups[n].name for n in self.layout.twice])
         self.execution = execution
         self.threshold = threshold
         self.sharing = sharing  # compute once what both evaluations of a step have in common
@@ -197,7 +202,7 @@ class Gated(nn.Module):
         penalty = self.penalty(gates)
         if not math.isfinite(penalty.item()):
             raise NonFiniteLoss("penalty", penalty.item())
-        data = self.method.estimator(Objective(self, closure, gates), gates, generator)
+        data = self.estimator(Objective(self, closure, gates), gates, generator)
         return Loss(data + penalty, data, penalty)
 
     def penalty(self, gates: Gates | None = None) -> Tensor:
@@ -208,8 +213,12 @@ class Gated(nn.Module):
 
     @contextmanager
     def drawn(self, z: Tensor, *, writes: bool = True, like: Draw | None = None) -> Iterator[Draw]:
-        """Calls of ``self`` inside use the gates z; ``writes=False`` leaves all buffers alone."""
-        sliced = self.execution == "sliced"
+        """Calls of ``self`` inside use the gates z; ``writes=False`` leaves all buffers alone.
+
+        If the estimator asks for the derivative in closed gates too, nothing is dropped.
+        """
+        drops = getattr(self.estimator, "drops", True) or not z.requires_grad
+        sliced = self.execution == "sliced" and drops
         draw = Draw(self.layout, z, sliced=sliced, writes=writes, like=like)
         self.warn_of_empty(draw)
         with self.engine.evaluating(draw):

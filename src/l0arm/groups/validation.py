@@ -58,6 +58,16 @@ def check_modules(model: nn.Module, groups: Sequence[Group]) -> None:
                 )
 
 
+def check_estimator(estimator: object, tied: Sequence[str]) -> None:
+    """An estimator that asks for df/dz would get it twice from weights that a group also makes."""
+    if tied and not getattr(estimator, "drops", True):
+        raise ValueError(
+            f"{type(estimator).__name__} needs the derivative of the loss in the gates, but group "
+            f"'{tied[0]}' reads and makes one tensor (tied weights), where a gate acts twice; "
+            "use an estimator that asks for losses only, e.g. 'disarm', or untie the weights"
+        )
+
+
 def check_select(group: Group, taken: Container[str]) -> int:
     """One reader gathers its input, along one dimension, for one group: that dimension."""
     assert group.select is not None

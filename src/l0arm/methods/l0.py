@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
+from typing import Any
 
 from torch import Tensor
 
@@ -23,18 +25,22 @@ def l0(
     l1: Strength = 0.0,
     l2: Strength = 0.0,
     name: str | None = None,
+    **options: Any,
 ) -> Method:
     """Minimise data loss + lam E||theta||_0 (+ l1 E||theta||_1 + l2 E||theta||_2^2), Eq. 8.
 
     ``lam`` multiplies the number of weights in the *mean* loss: the paper's 0.1/N is ``0.1 / N``.
+    Any estimator can drive it; ``options`` are those of an estimator given by its name.
 
     >>> l0(0.1 / 60_000, estimator="arm").penalties
     (L0(lam=1.6666666666666667e-06),)
+    >>> l0(0.1 / 60_000, estimator="arms", samples=8).estimator
+    ARMS(samples=8)
     """
     if isinstance(estimator, str):
-        estimator = _estimator(estimator)
-    if isinstance(estimator, type):
-        raise TypeError(f"estimator must be an instance or a name; write {estimator.__name__}()")
+        name = name or f"l0-{estimator}"
+    estimator = _estimator(estimator, options)
+    _refuse_family(gate)
     penalties: tuple[Penalty, ...] = (L0(lam),)
     if l1 != 0.0:
         penalties += (L1(l1),)
@@ -79,7 +85,34 @@ def l0_disarm(
     return l0(lam, estimator=DisARM(), gate=gate, l1=l1, l2=l2)
 
 
-def _estimator(name: str) -> Estimator:
-    if name not in ESTIMATORS:
-        raise ValueError(f"unknown estimator {name!r}; there are {', '.join(sorted(ESTIMATORS))}")
-    return ESTIMATORS[name]()
+def _estimator(estimator: Estimator | str, options: dict[str, Any]) -> Estimator:
+    """The estimator of a name and its options, or the one given."""
+    if isinstance(estimator, type):
+        raise TypeError(f"estimator must be an instance or a name; write {estimator.__name__}()")
+    if not isinstance(estimator, str):
+        if options:
+            raise TypeError(
+                f"{', '.join(sorted(options))} belong to an estimator given by name; set them "
+                f"where you build it: {type(estimator).__name__}(...)"
+            )
+        return estimator
+    if estimator not in ESTIMATORS:
+        known = ", ".join(sorted(ESTIMATORS))
+        raise ValueError(f"unknown estimator {estimator!r}; there are {known}")
+    accepted = list(inspect.signature(ESTIMATORS[estimator]).parameters)
+    unknown = sorted(set(options) - set(accepted))
+    if unknown:
+        raise TypeError(
+            f"estimator {estimator!r} has no option {', '.join(unknown)}; "
+            f"it takes {', '.join(accepted) or 'none'}"
+        )
+    return ESTIMATORS[estimator](**options)
+
+
+def _refuse_family(gate: object) -> None:
+    """These methods make the family from g; one of another distribution has no g."""
+    if hasattr(gate, "initial"):
+        raise TypeError(
+            f"gate must be a function g with pi = g(phi), got the family {gate!r}: estimators of "
+            "binary draws need Bernoulli gates; pass its g, e.g. gate=HardSigmoid()"
+        )

@@ -1,0 +1,58 @@
+"""What an estimator remembers from step to step: a baseline, tuned parameters, their moments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from l0arm.gates.precision import at_least_float32
+
+
+class Memory(nn.Module):
+    """Named tensors as buffers: saved with the model, moved with it, unseen by its optimizer.
+
+    They never fall below float32. A tensor of one entry per gate starts empty, since an estimator
+    learns their number at its first call; a saved one of any size can be loaded into it.
+
+    >>> memory = Memory(mean=torch.zeros(()))
+    >>> memory["mean"] = torch.tensor(2.5)
+    >>> dict(memory.state_dict())
+    {'mean': tensor(2.5000)}
+    """
+
+    def __init__(self, **tensors: Tensor) -> None:
+        super().__init__()
+        for name, tensor in tensors.items():
+            self.register_buffer(name, tensor)
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self.get_buffer(name)
+
+    def __setitem__(self, name: str, value: Tensor) -> None:
+        old = self.get_buffer(name)
+        if old.shape == value.shape:
+            old.copy_(value.detach())  # in place: wrappers may hold on to the tensor
+        else:
+            setattr(self, name, value.detach().to(old))
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Memory:
+        precise = dict(self._buffers)
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        for name, now in self._buffers.items():
+            before = precise[name]
+            if before is not None and now is not None and now.dtype in _HALF:
+                self._buffers[name] = at_least_float32(before).to(now.device)
+        return self
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
+        for name, own in self._buffers.items():
+            saved = state_dict.get(prefix + name)
+            if own is not None and saved is not None and 0 in (own.numel(), saved.numel()):
+                self._buffers[name] = own.new_zeros(saved.shape)
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+
+_HALF = (torch.float16, torch.bfloat16)

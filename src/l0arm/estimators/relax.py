@@ -1,0 +1,124 @@
+"""RELAX: REINFORCE with a small trained network as its control variate.
+
+Grathwohl, Choi, Wu, Roeder, Duvenaud, "Backpropagation through the Void: Optimizing control
+variates for black-box gradient estimation", 2018.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from l0arm.estimators.memory import Memory
+from l0arm.estimators.protocol import Objective
+from l0arm.estimators.relaxation import (
+    checked_temperature,
+    conditional_logistic,
+    conditional_slope,
+    live,
+    logistic,
+    open_gates,
+    relaxed,
+)
+from l0arm.estimators.surrogate import loss_of, probabilities, surrogate, uniform_like
+from l0arm.estimators.tuning import checked_rate, descend, resize, tuned
+from l0arm.gates import Gates
+
+NAMES = ("inward", "outward", "linear", "bias")
+
+
+@dataclass(frozen=True)
+class RELAX:
+    """``(f(b) - r(y'))(b - pi) + d r(y)/d logit - d r(y')/d logit``, with b, y, y' as in REBAR.
+
+    ``r(y) = outward . tanh(inward (y - 1/2)) + linear . y + bias`` guesses the loss from the gates
+    alone. Its weights descend the squared estimate after every step (Adam with step ``rate``). f is
+    asked for one value at binary gates, so closed units are dropped. The network has an input per
+    gate; if their number changes (shrink), it starts anew.
+
+    >>> probs = torch.tensor([0.3, 0.5], requires_grad=True)
+    >>> value = RELAX()(lambda z: (z**2).sum(), probs, torch.Generator().manual_seed(0))
+    """
+
+    hidden: int = 10
+    temperature: float = 2 / 3
+    rate: float = 0.01
+    state: Memory = field(init=False, compare=False, repr=False)
+    unbiased = True
+    forwards = 1
+    backwards = 1
+    drops = True
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.hidden, int) or self.hidden < 1:
+            raise ValueError(f"hidden is a number of units >= 1; got {self.hidden!r}")
+        checked_rate(self.rate)
+        checked_temperature(self.temperature)
+        empty = {name: torch.zeros(0) for name in ("inward", "linear")}  # one entry per gate
+        memory = tuned(**empty, outward=torch.zeros(self.hidden), bias=torch.zeros(()))
+        object.__setattr__(self, "state", memory)
+
+    def __call__(
+        self, f: Objective, gates: Gates | Tensor, generator: torch.Generator | None = None
+    ) -> Tensor:
+        probs = probabilities(gates)
+        u, v = uniform_like(probs, generator), uniform_like(probs, generator)
+        if not torch.is_grad_enabled():
+            return self.at(f, gates, u, v)
+        self._fit(probs, generator)
+        weights = {n: self.state[n].to(probs, copy=True).requires_grad_() for n in NAMES}
+        value, s = self._estimate(f, probs.detach(), u, v, weights)
+        first = int(self.state["steps"]) == 0
+        gradients = torch.autograd.grad(s.square().sum(), list(weights.values()))
+        descend(self.state, dict(zip(NAMES, gradients, strict=True)), self.rate)
+        if first:  # from now on: the size of the loss need not be learnt in small steps
+            self.state["bias"] = loss_of(value)
+        return surrogate(value, s.detach(), gates)
+
+    def at(self, f: Objective, gates: Gates | Tensor, u: Tensor, v: Tensor) -> Tensor:
+        """The estimate for given noise, with the network as it stands."""
+        probs = probabilities(gates)
+        self._fit(probs, None)
+        weights = {name: self.state[name].to(probs) for name in NAMES}
+        value, s = self._estimate(f, probs.detach(), u, v, weights)
+        return surrogate(value, s.detach(), gates)
+
+    def _fit(self, probs: Tensor, generator: torch.Generator | None) -> None:
+        """A network for this number of gates; at the start r is 0."""
+        gates = probs.numel()
+        if self.state["linear"].numel() == gates:
+            return
+        spread = torch.randn(
+            self.hidden, gates, generator=generator, dtype=probs.dtype, device=probs.device
+        )
+        resize(self.state, inward=2 * spread / gates**0.5, linear=torch.zeros(gates))
+
+    def _estimate(
+        self, f: Objective, pi: Tensor, u: Tensor, v: Tensor, weights: dict[str, Tensor]
+    ) -> tuple[Tensor, Tensor]:
+        """f(b) with its graph, and s with a graph to the weights of r."""
+        b = open_gates(u, pi)
+        value = f(b)
+        zeta, zeta_b = logistic(pi, u), conditional_logistic(pi, b, v)
+        _, slope = _network(zeta, self.temperature, **weights)
+        guess_b, slope_b = _network(zeta_b, self.temperature, **weights)
+        slope_b = slope_b * conditional_slope(pi, b, zeta_b)
+        s = (loss_of(value) - guess_b) * (b - pi) + slope - slope_b
+        return value, torch.where(live(pi), s, 0.0)
+
+
+def _network(
+    zeta: Tensor,
+    temperature: float,
+    inward: Tensor,
+    outward: Tensor,
+    linear: Tensor,
+    bias: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """``r(y)`` and its derivative in zeta, written out."""
+    y, dy = relaxed(zeta, temperature)
+    h = torch.tanh(inward @ (y - 0.5))
+    guess = outward @ h + linear @ y + bias
+    return guess, ((outward * (1 - h.square())) @ inward + linear) * dy
