@@ -27,6 +27,11 @@ def shrink(
     """
     if not 0.0 < bound < 1.0:
         raise ValueError(f"bound is a probability strictly between 0 and 1; got {bound!r}")
+    if gated.extras:
+        raise ValueError(
+            f"the method keeps {', '.join(gated.extras)} of every weight, which shrink cannot cut; "
+            "train on at full size and compact at the end"
+        )
     keep = _staying(gated, bound)
     if bool(keep.all()):
         return gated

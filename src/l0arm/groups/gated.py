@@ -6,7 +6,7 @@ import copy
 import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
@@ -43,7 +43,11 @@ class Loss(NamedTuple):
 
 
 class GatingMethod(Protocol):
-    """The triple that makes a sparsification method."""
+    """The triple that makes a sparsification method.
+
+    It may also have ``extras(gated)``: modules of its own by name, trained and saved with phi. One
+    that has ``acting(gated)`` is entered, as a context, around every call of the model.
+    """
 
     @property
     def gate(self) -> GateFamily: ...
@@ -91,10 +95,13 @@ class Gated(nn.Module):
         mean = torch.cat([torch.full((g.units,), g.initial) for g in self.layout.groups])
         device = next(model.parameters()).device
         self.phi = nn.Parameter(method.gate.initial(mean, generator).to(device))
+        self.penalty_weight = 1.0  # of all penalties: a method's warm-up lowers it
         self.register_buffer("group_of", self.layout.group_of.to(device), persistent=False)
         self.register_buffer("sizes", self.layout.sizes.to(device), persistent=False)
         self.engine = Engine(model, self.layout)
         self._warned: set[str] = set()
+        extras = getattr(method, "extras", None)
+        self.extras = nn.ModuleDict(extras(self) if extras is not None else {})
         with torch.no_grad():
             self.penalty()  # a strength that does not fit the groups is told now
 
@@ -130,7 +137,9 @@ class Gated(nn.Module):
     @property
     def gates(self) -> Gates:
         """All gates at the present phi, with their graph."""
-        return self.method.gate(self.phi)
+        within = getattr(self.method.gate, "within", None)  # gates that share what a group has
+        family = self.method.gate if within is None else within(self.group_of)
+        return family(self.phi)
 
     def per_group(self, gates: Tensor) -> dict[str, Tensor]:
         """A flat vector over all gates, split by group."""
@@ -165,7 +174,11 @@ class Gated(nn.Module):
 
     def _call(self, *args: Any, **kwargs: Any) -> Any:
         try:
-            output = self.model(*args, **kwargs)
+            with ExitStack() as stack:
+                for extra in self.extras.values():
+                    if hasattr(extra, "acting"):
+                        stack.enter_context(extra.acting(self))
+                output = self.model(*args, **kwargs)
         except RuntimeError as error:
             error.add_note(self._state_of_gates())
             raise
@@ -206,10 +219,11 @@ class Gated(nn.Module):
         return Loss(data + penalty, data, penalty)
 
     def penalty(self, gates: Gates | None = None) -> Tensor:
-        """The sum of the method's penalties (at the present phi)."""
+        """The sum of the method's penalties (at the present phi), times ``penalty_weight``."""
         gates = self.gates if gates is None else gates
         penalties = [penalty(self, gates) for penalty in self.method.penalties]
-        return sum(penalties, self.phi.new_zeros(()))
+        total = sum(penalties, self.phi.new_zeros(()))
+        return total if self.penalty_weight == 1.0 else self.penalty_weight * total
 
     @contextmanager
     def drawn(self, z: Tensor, *, writes: bool = True, like: Draw | None = None) -> Iterator[Draw]:
@@ -227,12 +241,12 @@ class Gated(nn.Module):
     def parameter_groups(
         self, lr: float = 1e-3, gate_lr: float | None = None, **weights: Any
     ) -> list[dict[str, Any]]:
-        """For an optimizer: the weights, and phi on its own without weight decay."""
+        """For an optimizer: the weights; then phi, and the method's extras, without weight decay."""
         parameters = [p for p in self.model.parameters() if p.requires_grad]
         gate_lr = lr if gate_lr is None else gate_lr
         return [
             {"params": parameters, "lr": lr, **weights},
-            {"params": [self.phi], "lr": gate_lr, "weight_decay": 0.0},
+            {"params": [self.phi, *self.extras.parameters()], "lr": gate_lr, "weight_decay": 0.0},
         ]
 
     def compact(self, *, optimizer: torch.optim.Optimizer | None = None) -> nn.Module:
