@@ -21,6 +21,7 @@ LAYERS = [  # from the bottom; a module may import from any layer below its own
     {"l0arm"},  # the package itself: its public names
     {"experiments", "plots", "export", "integrations"},
     {"cli"},
+    {"__main__"},
 ]
 LEVEL = {name: level for level, layer in enumerate(LAYERS) for name in layer}
 BESIDE = {"models": {"groups"}, "data": set()}  # what each of them may import

@@ -32,7 +32,8 @@ def decoded_once(key: str, cache: Path, decode: Callable[[], Part]) -> Part:
 
 def _read(path: Path) -> Part | None:
     try:
-        with np.load(path, allow_pickle=False) as npz:
+        # np.load leaves a file that it opened itself open when the archive is damaged.
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as npz:
             part, digest = Part(npz["images"], npz["labels"]), str(npz["sha256"])
     # What np.load raises for a damaged archive depends on where the damage is.
     except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile, zlib.error):

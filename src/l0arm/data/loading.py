@@ -70,7 +70,10 @@ def load_dataset(
 def _from_caller(data_dir: Path, read: Callable[[Path], Dataset]) -> Dataset:
     if not data_dir.is_dir():
         raise DataError(f"data_dir {data_dir}: there is no such folder; create or correct it")
-    return read(data_dir)
+    try:
+        return read(data_dir)
+    except OSError as error:  # a folder that may not be listed, a disk that fails
+        raise DataError(f"data_dir {data_dir}: {error}; check its permissions") from error
 
 
 def _mini() -> Dataset:

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
     """A file to write into that takes the place of ``path`` only once it is on the disk."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
     temporary = Path(name)
     try:
         with os.fdopen(handle, "wb") as file:
@@ -32,3 +32,9 @@ def write_json(path: Path, value: Any) -> None:
     text = json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False)
     with replacing(path) as file:
         file.write(text.encode() + b"\n")
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Delete what processes that were killed in the middle of a file left behind."""
+    for path in folder.glob(".*.tmp"):
+        path.unlink(missing_ok=True)

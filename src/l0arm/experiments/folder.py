@@ -17,7 +17,7 @@ import torch
 
 import l0arm
 from l0arm.experiments.errors import UserError
-from l0arm.experiments.files import write_json
+from l0arm.experiments.files import remove_leftovers, write_json
 from l0arm.experiments.recipe import Recipe, parse_recipe
 
 
@@ -83,15 +83,13 @@ class RunFolder:
             file.flush()
             yield
 
-    def claim(self, recipe: Recipe, *, resume: bool) -> None:
-        """Make the folder that of this recipe, or refuse when it is another's."""
+    def check(self, recipe: Recipe, *, resume: bool) -> None:
+        """Refuse a folder that is another run's, or that of this one without ``resume``."""
         if not self.recipe_file.exists():
-            if any(p.name != "lock" for p in self.path.iterdir()):
+            if any(p.name != "lock" and not p.name.startswith(".") for p in self.path.iterdir()):
                 raise UserError(
                     f"{self.path} is not empty and not the folder of a run; choose another one"
                 )
-            write_json(self.recipe_file, recipe.model_dump())
-            write_json(self.path / "environment.json", environment(recipe))
             return
         written = self.recipe()
         if written != recipe:
@@ -101,6 +99,15 @@ class RunFolder:
             )
         if not resume:
             raise UserError(f"{self.path} holds this run already; go on with it by --resume")
+
+    def claim(self, recipe: Recipe) -> None:
+        """Make the folder that of this recipe, and clear away what a killed process left."""
+        for folder in (self.path, self.checkpoints):
+            remove_leftovers(folder)
+        if not self.recipe_file.exists():
+            write_json(self.recipe_file, recipe.model_dump())
+        if not (self.path / "environment.json").exists():
+            write_json(self.path / "environment.json", environment(recipe))
 
 
 def difference(one: Recipe, other: Recipe) -> str:

@@ -34,7 +34,8 @@ class ModelSpec(Part):
 
     @model_validator(mode="after")
     def _only_wide_resnets_have_sizes(self) -> ModelSpec:
-        sizes = self.model_fields_set - {"name"}
+        defaults = {"depth": 28, "widen": 10, "dropout": 0.0}  # as a saved recipe has them
+        sizes = {key for key, value in defaults.items() if getattr(self, key) != value}
         if self.name != "wide-resnet" and sizes:
             raise ValueError(f"{self.name} has no {' or '.join(sorted(sizes))}; remove it")
         return self
@@ -186,7 +187,8 @@ def _apply(settings: dict[str, Any], override: str) -> None:
 def _sentence(error: ValidationError, where: str) -> str:
     """The first thing wrong, with the nearest field when one is unknown."""
     first = error.errors()[0]
-    path = [str(part) for part in first["loc"]]
+    parts = [str(part) for part in first["loc"]]  # with the kinds of number tried: no names
+    path = [part for part in parts if part.isidentifier() or part.isdigit()]
     if first["type"] == "extra_forbidden":
         return f"{where} has an unknown field '{'.'.join(path)}'; {_fields_near(path)}"
     if first["type"] == "missing":

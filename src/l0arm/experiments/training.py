@@ -15,14 +15,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from l0arm.data import Dataset, Preprocess, batches, crop_and_flip
+from l0arm.data import Dataset, batches, crop_and_flip
 from l0arm.experiments import records
 from l0arm.experiments.checkpoint import newest_checkpoint, save_checkpoint
 from l0arm.experiments.errors import RunFailed, UserError
+from l0arm.experiments.events import event_writer, write_events
 from l0arm.experiments.files import write_json
 from l0arm.experiments.folder import RunFolder
 from l0arm.experiments.interruption import Stop, stoppable
 from l0arm.experiments.measuring import epoch_record, final_gates
+from l0arm.experiments.preparation import prepared, preprocess_of
 from l0arm.experiments.recipe import Recipe
 from l0arm.experiments.session import Tally, new_session
 from l0arm.groups import Gated, NonFiniteLoss
@@ -62,29 +64,25 @@ def train(
     *,
     resume: bool = False,
     observer: Observer | None = None,
+    tensorboard: bool = False,
     checkpoint_seconds: float = 60.0,
 ) -> dict[str, Any]:
     """Train to the last epoch of the recipe and return the result, also written to the folder."""
-    data = prepared(data, recipe)
+    data = prepared(data, recipe.data)
     with folder.locked(), process_settings(recipe), stoppable() as stop:
-        folder.claim(recipe, resume=resume)
+        folder.check(recipe, resume=resume)
         if folder.finished:
             return folder.read_result()
         loop = _Loop(folder, recipe, data, observer or Silent(), stop, checkpoint_seconds)
+        folder.claim(recipe)  # only now: a recipe that cannot be built leaves no run behind
+        if tensorboard:
+            loop.events = event_writer(folder.path / "events", loop.session.epoch)
         try:
             return loop.run()
         except NonFiniteLoss as error:
             raise RunFailed(f"epoch {loop.session.epoch + 1}: {error}; {loop.saved()}") from None
         except OSError as error:
             raise RunFailed(f"cannot write to {folder.path}: {error}; {loop.saved()}") from None
-
-
-def prepared(data: Dataset, recipe: Recipe) -> Dataset:
-    """The part of the data that the recipe trains and measures on."""
-    spec = recipe.data
-    if spec.held_out:
-        data = data.split(spec.held_out)
-    return data.limited(spec.limit) if spec.limit else data
 
 
 @contextmanager
@@ -115,11 +113,12 @@ class _Loop:
     ) -> None:
         self.folder, self.recipe, self.data = folder, recipe, data
         self.observer, self.stop = observer, stop
-        self.preprocess = Preprocess.of(data.name)
+        self.preprocess = preprocess_of(data)
         self.session = new_session(recipe, data)
         self.meter = self._meter()
         self.checkpoint_seconds, self.saved_at = checkpoint_seconds, time.monotonic()
-        self.saved_epoch: float | None = None
+        self.saved_epoch: int | None = None
+        self.events: Any = None
         self._resume()
 
     def _meter(self) -> FlopsMeter | None:
@@ -144,12 +143,17 @@ class _Loop:
             record = epoch_record(session, self.data, self.preprocess, self.meter)
             session.tally = Tally()
             records.append(self.folder.records, record)
-            self.observer.recorded(record)
+            self._tell(record)
             self._save(due=session.epoch == last)
         result = summary(self.recipe, records.read(self.folder.records))
         result["gates"] = final_gates(session.trainee)
         write_json(self.folder.result, result)
         return result
+
+    def _tell(self, record: records.EpochRecord) -> None:
+        self.observer.recorded(record)
+        if self.events is not None:
+            write_events(self.events, record)
 
     def _epoch(self) -> None:
         session, training = self.session, self.recipe.training

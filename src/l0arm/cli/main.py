@@ -1,0 +1,53 @@
+"""The command line: one verb per file, errors as one line with the way out.
+
+Exit codes: 0 done; 1 a run failed, what it saved is there; 2 bad input, nothing was changed;
+130 interrupted, the run is saved.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from l0arm.cli.compact import compact
+from l0arm.cli.data import data
+from l0arm.cli.evaluate import evaluate
+from l0arm.cli.figure import figure
+from l0arm.cli.recipes import recipes
+from l0arm.cli.report import report
+from l0arm.cli.reproduce import reproduce
+from l0arm.cli.table import table
+from l0arm.cli.train import train
+from l0arm.data import DataError
+from l0arm.experiments.errors import RunFailed, UserError
+from l0arm.experiments.training import Interrupted
+
+app = typer.Typer(
+    name="l0arm",
+    help="Networks that learn to be small: train, compact and compare, as in the L0-ARM paper.",
+    epilog="Start with: l0arm train mlp-l0-arm --set data.name=mnist-mini --epochs 3",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+)
+for verb in (train, evaluate, compact, recipes, data, table, figure, report, reproduce):
+    app.command()(verb)
+
+
+def main() -> None:
+    """Run the verb that the command line names."""
+    try:
+        app()
+    except (UserError, DataError) as error:
+        _end(f"error: {error}", 2)
+    except RunFailed as error:
+        _end(f"failed: {error}", 1)
+    except Interrupted as error:
+        _end(f"interrupted: {error}", 130)
+
+
+def _end(message: str, code: int) -> None:
+    print(" ".join(message.split()), file=sys.stderr)
+    sys.exit(code)

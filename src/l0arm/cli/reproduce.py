@@ -1,0 +1,89 @@
+"""``l0arm reproduce``: all runs of a table of the paper."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from l0arm.cli.console import say
+from l0arm.cli.loading import load_data
+from l0arm.cli.options import DataDir, Quiet, RunsRoot
+from l0arm.cli.table import write_table
+from l0arm.experiments.archive import archive
+from l0arm.experiments.campaign import Campaign, Job, jobs_of, progress, recipes_of
+from l0arm.experiments.errors import RunFailed
+
+
+def reproduce(
+    what: Annotated[str, typer.Argument(help="table2 (MNIST) or table3 (CIFAR).")],
+    data_dir: DataDir = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Runs of each row; the paper has 5.")] = 5,
+    epochs: Annotated[int | None, typer.Option(help="Instead of the recipe's 200.")] = None,
+    jobs: Annotated[
+        int, typer.Option(min=1, help="Runs at a time; each uses one core.")
+    ] = os.cpu_count() or 1,
+    only: Annotated[str, typer.Option(help="Only these recipes, as 'mlp-*'.")] = "*",
+    runs: RunsRoot = Path("runs"),
+    results: Annotated[Path, typer.Option(help="Where the table goes.")] = Path("results"),
+    quiet: Quiet = False,
+) -> None:
+    """Run what is missing of a table, resume what was cut off, and write the table.
+
+    Interrupt it when you like: the runs save themselves, and the same command goes on. A partial
+    table says what is missing. Finished runs are copied, small, to RESULTS/runs.
+
+      l0arm reproduce table2 --data-dir ~/mnist --seeds 1 --jobs 2
+    """
+    recipes = recipes_of(what, only)
+    for name in sorted({recipe.data.name for recipe in recipes}):
+        load_data(name, data_dir, quiet=quiet)  # a missing file is told before anything runs
+    campaign = Campaign(jobs_of(recipes, runs, seeds, epochs), data_dir)
+    try:
+        failed = _watched(campaign, jobs, quiet)
+    finally:
+        for job in campaign.jobs:
+            if job.folder.finished:
+                archive(job.folder, results / "runs" / job.folder.path.relative_to(runs))
+        written = write_table(what, runs, results, seeds)
+    say(f"wrote {' and '.join(str(path) for path in written)}", quiet=quiet)
+    if failed:
+        first = failed[0]
+        raise RunFailed(
+            f"{len(failed)} of {len(campaign.jobs)} runs did not finish; the first is "
+            f"{first.folder.path}: {first.failure}"
+        )
+
+
+def _watched(campaign: Campaign, jobs: int, quiet: bool) -> list[Job]:
+    console = Console()
+    if quiet or not console.is_terminal:
+        return campaign.run(jobs, lambda _: None)
+    with Live(_overview(campaign), console=console, refresh_per_second=1) as live:
+        return campaign.run(jobs, lambda c: live.update(_overview(c)))
+
+
+def _overview(campaign: Campaign) -> Table:
+    """What runs now, and how much is done."""
+    done = sum(job.folder.finished for job in campaign.jobs)
+    table = Table(title=f"{done} of {len(campaign.jobs)} runs done", title_justify="left")
+    for column in ("run", "epoch", "% right", "% pruned", "s / epoch"):
+        table.add_column(column, justify="left" if column == "run" else "right")
+    for job, _ in campaign.running.values():
+        last = progress(job)
+        name = f"{job.recipe.name} seed {job.recipe.training.seed}"
+        figures = ("0", "", "", "")
+        if last is not None:
+            figures = (
+                f"{last.epoch}/{job.recipe.training.epochs}",
+                f"{last.test_accuracy:.2f}",
+                f"{last.prune_rate:.1f}",
+                f"{last.seconds:.1f}",
+            )
+        table.add_row(name, *figures)
+    return table

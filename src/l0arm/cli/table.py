@@ -1,0 +1,37 @@
+"""``l0arm table``: a table of the paper beside what came out here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from l0arm.cli.console import say
+from l0arm.cli.options import Quiet, RunsRoot
+from l0arm.experiments.files import replacing, write_json
+from l0arm.experiments.tables import paper_table
+
+
+def table(
+    what: Annotated[str, typer.Argument(help="table2 (MNIST) or table3 (CIFAR).")],
+    runs: RunsRoot = Path("runs"),
+    results: Annotated[Path, typer.Option(help="Where the table goes.")] = Path("results"),
+    seeds: Annotated[int, typer.Option(min=1, help="How many runs a row should have.")] = 5,
+    quiet: Quiet = False,
+) -> None:
+    """Write RESULTS/table2.md and .json from the runs there are; say what is missing."""
+    markdown, data = write_table(what, runs, results, seeds)
+    say(markdown.read_text(encoding="utf-8"), quiet=quiet)
+    say(f"wrote {markdown} and {data}", quiet=quiet)
+
+
+def write_table(what: str, runs: Path, results: Path, seeds: int) -> tuple[Path, Path]:
+    """The table as text and as data."""
+    made = paper_table(what, runs, seeds)
+    results.mkdir(parents=True, exist_ok=True)
+    markdown, data = results / f"{what}.md", results / f"{what}.json"
+    with replacing(markdown) as file:
+        file.write(made.to_markdown().encode())
+    write_json(data, made.to_json())
+    return markdown, data

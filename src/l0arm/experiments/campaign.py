@@ -1,0 +1,139 @@
+"""Many runs: what is missing is run, what was cut off goes on, what fails is tried once more."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatch
+from pathlib import Path
+
+from l0arm.experiments import records
+from l0arm.experiments.errors import UserError
+from l0arm.experiments.folder import RunFolder
+from l0arm.experiments.recipe import Recipe, load_recipe, recipe_names
+
+ATTEMPTS = 2
+POLL_SECONDS = 0.5
+
+
+@dataclass
+class Job:
+    """One run of a campaign."""
+
+    recipe: Recipe
+    folder: RunFolder
+    attempts: int = 0
+    failure: str = ""
+
+    def command(self, data_dir: Path | None) -> list[str]:
+        """The same run by hand."""
+        training = self.recipe.training
+        command = ["train", self.recipe.name, "--resume", "--quiet"]
+        command += ["--run-dir", str(self.folder.path)]
+        command += ["--seed", str(training.seed), "--epochs", str(training.epochs)]
+        return command + (["--data-dir", str(data_dir)] if data_dir else [])
+
+    def epochs_done(self) -> int:
+        """How far the run is."""
+        path = self.folder.records
+        return len(path.read_bytes().splitlines()) if path.exists() else 0
+
+
+@dataclass
+class Campaign:
+    """The runs of a table."""
+
+    jobs: list[Job]
+    data_dir: Path | None = None
+    running: dict[int, tuple[Job, subprocess.Popen[bytes]]] = field(default_factory=dict)
+
+    def run(self, slots: int, watch: Callable[[Campaign], None]) -> list[Job]:
+        """Run all jobs, at most ``slots`` at a time, and return those that failed."""
+        waiting = [job for job in self.jobs if not job.folder.finished]
+        try:
+            while waiting or self.running:
+                while waiting and len(self.running) < slots:
+                    self._start(waiting.pop(0))
+                time.sleep(POLL_SECONDS)
+                waiting += list(self._ended())
+                watch(self)
+        finally:
+            self._stop()
+        return [job for job in self.jobs if not job.folder.finished]
+
+    def _start(self, job: Job) -> None:
+        job.attempts += 1
+        job.folder.path.mkdir(parents=True, exist_ok=True)
+        with job.folder.path.with_suffix(".log").open("ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "l0arm", *job.command(self.data_dir)],
+                stdout=log,
+                stderr=log,
+            )
+        self.running[process.pid] = (job, process)
+
+    def _ended(self) -> Iterator[Job]:
+        """Jobs whose process is gone without a result and that may be tried again."""
+        for number, (job, process) in list(self.running.items()):
+            if process.poll() is None:
+                continue
+            del self.running[number]
+            if job.folder.finished:
+                continue
+            job.failure = _last_line(job.folder.path.with_suffix(".log"))
+            if job.attempts < ATTEMPTS:
+                yield job
+
+    def _stop(self) -> None:
+        """Ask what still runs to save itself, and wait for it."""
+        for _, process in self.running.values():
+            process.terminate()
+        for _, process in self.running.values():
+            process.wait()
+
+
+def recipes_of(campaign: str, only: str = "*") -> list[Recipe]:
+    """The recipes of "table2" or "table3": its rows, the dense networks, the controls."""
+    if campaign not in ("table2", "table3"):
+        raise UserError(f"nothing to reproduce as '{campaign}'; there are table2, table3")
+    recipes = [load_recipe(name) for name in recipe_names()]
+    table = int(campaign.removeprefix("table"))
+    rows = [r for r in recipes if r.paper is not None and r.paper.table == table]
+    worlds = {(r.model.name, r.data.name) for r in rows}
+    controls = {r.control for r in rows}
+    chosen = [
+        r
+        for r in recipes
+        if r in rows
+        or r.name in controls
+        or (not r.gated and (r.model.name, r.data.name) in worlds)
+    ]
+    chosen = [r for r in chosen if fnmatch(r.name, only)]
+    if not chosen:
+        raise UserError(f"no recipe of {campaign} matches '{only}'; see `l0arm recipes`")
+    return chosen
+
+
+def jobs_of(recipes: Sequence[Recipe], runs: Path, seeds: int, epochs: int | None) -> list[Job]:
+    """A job for each recipe and seed, the first seed of all recipes first."""
+    jobs = []
+    for seed in range(seeds):
+        for recipe in recipes:
+            overrides = [f"training.seed={seed}"]
+            overrides += [f"training.epochs={epochs}"] if epochs else []
+            path = runs / recipe.name / f"seed-{seed}"
+            jobs.append(Job(load_recipe(recipe.name, overrides), RunFolder(path)))
+    return jobs
+
+
+def progress(job: Job) -> records.EpochRecord | None:
+    """The last record of a job, if it has one."""
+    return records.read(job.folder.records)[-1] if job.epochs_done() else None
+
+
+def _last_line(path: Path) -> str:
+    lines = path.read_text(errors="replace").strip().splitlines()
+    return lines[-1] if lines else "it ended without a word"

@@ -1,0 +1,20 @@
+"""The paper's figures and one page about a run, from plain values."""
+
+from l0arm.plots.accuracy import accuracy_by_epoch
+from l0arm.plots.flops_by_step import flops_by_step
+from l0arm.plots.gate_functions import gate_functions
+from l0arm.plots.gate_histograms import gate_histograms
+from l0arm.plots.pruning import prune_rate_and_flops
+from l0arm.plots.saving import save
+from l0arm.plots.surviving import surviving_filters, surviving_inputs
+
+__all__ = [
+    "accuracy_by_epoch",
+    "flops_by_step",
+    "gate_functions",
+    "gate_histograms",
+    "prune_rate_and_flops",
+    "save",
+    "surviving_filters",
+    "surviving_inputs",
+]
