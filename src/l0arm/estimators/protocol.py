@@ -19,6 +19,9 @@ class Estimator(Protocol):
     ``estimator(f, gates)`` returns a scalar whose *value* is f(z) at a draw z, and whose
     *gradient* with respect to ``gates.probs`` is an estimate of dE[f]/dprobs. The chain rule to
     phi is autograd's, so it is right for every g. ``gates`` may be a plain tensor of probabilities.
+
+    Most are pure. One that remembers something from step to step (a moving baseline, tuned
+    parameters) has a ``state``, a module of buffers that Gated saves and moves with the model.
     """
 
     @property
@@ -28,7 +31,7 @@ class Estimator(Protocol):
 
     @property
     def forwards(self) -> int:
-        """Evaluations of f in one training step."""
+        """Evaluations of f in one training step, at most; 0: depends on the number of gates."""
         ...
 
     @property
@@ -38,7 +41,11 @@ class Estimator(Protocol):
 
     @property
     def drops(self) -> bool:
-        """Whether closed units need not be computed (no gradient in z is asked of them)."""
+        """Whether closed units need not be computed.
+
+        False: the derivative in z is asked of closed gates too, or f at fractional gates. Such
+        evaluations run masked and take the time of the dense network.
+        """
         ...
 
     def __call__(

@@ -85,7 +85,7 @@ class REBAR:
         """f(b) with its graph, and s with a graph to c and the temperature if they ask for one."""
         b = open_gates(u, pi)
         value = f(b)
-        temperature = log_temperature.exp().to(pi)
+        temperature = log_temperature.to(pi).exp()
         zeta, zeta_b = logistic(pi, u), conditional_logistic(pi, b, v)
         _, slope = _relaxation(f, zeta, temperature)
         loss_b, slope_b = _relaxation(f, zeta_b, temperature)

@@ -26,7 +26,13 @@ def checked_chain(chain: Chain) -> Chain:
 
 def probabilities(gates: Gates | Tensor) -> Tensor:
     """pi with its graph, in float32 at least: in bfloat16, P(u < 0.999) would be 1."""
-    return at_least_float32(gates if isinstance(gates, Tensor) else gates.probs)
+    probs = gates if isinstance(gates, Tensor) else getattr(gates, "probs", None)
+    if probs is None:
+        raise TypeError(
+            f"{type(gates).__name__} has no probs, but estimators of binary draws need z ~ "
+            "Ber(probs); use Bernoulli gates, or the estimator that belongs to this family"
+        )
+    return at_least_float32(probs)
 
 
 def uniform_like(probs: Tensor, generator: torch.Generator | None) -> Tensor:
