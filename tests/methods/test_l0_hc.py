@@ -36,6 +36,7 @@ def test_phi_is_clamped_after_a_step() -> None:
     assert gated.gates.open_probability.min().item() == pytest.approx(0.0471, abs=1e-4)
 
 
+@pytest.mark.filterwarnings("ignore:every unit of group")
 def test_phi_learns_which_input_carries_the_label() -> None:
     gated = sparsify(MLP((2, 2)), method=l0_hc(0.2))
     optimizer = torch.optim.Adam(gated.parameter_groups(lr=0.05))

@@ -57,9 +57,7 @@ def test_mean_and_variance_of_a_linear_layer(biases: bool) -> None:
 
 def test_mean_and_variance_of_a_convolution_equal_those_of_noisy_weights() -> None:
     model = conv()
-    method = Method(
-        "noisy", Fixed(), Pathwise(), extras=lambda g: {"noise": WeightNoise(g, -3.0)}
-    )
+    method = Method("noisy", Fixed(), Pathwise(), extras=lambda g: {"noise": WeightNoise(g, -3.0)})
     gated = sparsify(model, GROUPS, method).double()
     x = torch.randn(1, 2, 4, 4, dtype=torch.float64)
     outputs: list[torch.Tensor] = []
@@ -69,9 +67,8 @@ def test_mean_and_variance_of_a_convolution_equal_those_of_noisy_weights() -> No
             gated(x)
     sigma = torch.exp(torch.tensor(-1.5, dtype=torch.float64))
     weight, bias = model[0].weight.detach(), model[0].bias.detach()
-    by_weights = torch.stack(
-        [F.conv2d(x, weight + sigma * torch.randn_like(weight), bias, padding=1) for _ in range(3000)]
-    )
+    noise = sigma * torch.randn(3000, *weight.shape, dtype=torch.float64)
+    by_weights = torch.stack([F.conv2d(x, weight + n, bias, padding=1) for n in noise])
     drawn = torch.stack(outputs)
     torch.testing.assert_close(drawn.var(0), by_weights.var(0), rtol=0.2, atol=0)
     assert float((drawn.mean(0) - by_weights.mean(0)).abs().max()) < 0.12
@@ -125,7 +122,7 @@ def test_dropping_closed_units_equals_zeroing_them_noise_and_all(
             found.append(gated(x))
     torch.testing.assert_close(found[0], found[1], rtol=1e-10, atol=1e-10)
     gated.eval()
-    with gated.drawn(z):
+    with torch.no_grad(), gated.drawn(z):
         assert float((gated(x) - found[0]).abs().min()) > 0  # it was noisy
 
 

@@ -54,9 +54,7 @@ def test_log_normal_to_inverse_gamma(mean: float, variance: float) -> None:
         return -1.5 * log_x - np.exp(-log_x) - math.lgamma(0.5)
 
     found = inverse_gamma_kl(*torch.tensor([mean, variance], dtype=torch.float64))
-    assert found.item() == pytest.approx(
-        log_normal_kl(mean, variance, log_inverse_gamma), rel=1e-9
-    )
+    assert found.item() == pytest.approx(log_normal_kl(mean, variance, log_inverse_gamma), rel=1e-9)
 
 
 @pytest.mark.parametrize(("mean", "log_variance"), [(0.0, 0.0), (0.3, -9.0), (-2.0, 1.0)])

@@ -59,6 +59,11 @@ class GatingMethod(Protocol):
     def penalties(self) -> Sequence[Callable[[Gated, Gates], Tensor]]: ...
 
 
+def _none(gated: Gated) -> dict[str, nn.Module]:
+    """The extras of a method that has none."""
+    return {}
+
+
 class Gated(nn.Module):
     """A model whose units are gated by ``z ~ Ber(g(phi))``.
 
@@ -70,6 +75,7 @@ class Gated(nn.Module):
     phi: nn.Parameter
     group_of: Tensor  # flat gate -> number of its group
     sizes: Tensor  # |g|: how many weights each gate answers for (Eq. 17)
+    penalty_weight: float = 1.0  # of all penalties together: a warm-up lowers it
 
     def __init__(
         self,
@@ -95,13 +101,11 @@ class Gated(nn.Module):
         mean = torch.cat([torch.full((g.units,), g.initial) for g in self.layout.groups])
         device = next(model.parameters()).device
         self.phi = nn.Parameter(method.gate.initial(mean, generator).to(device))
-        self.penalty_weight = 1.0  # of all penalties: a method's warm-up lowers it
         self.register_buffer("group_of", self.layout.group_of.to(device), persistent=False)
         self.register_buffer("sizes", self.layout.sizes.to(device), persistent=False)
         self.engine = Engine(model, self.layout)
         self._warned: set[str] = set()
-        extras = getattr(method, "extras", None)
-        self.extras = nn.ModuleDict(extras(self) if extras is not None else {})
+        self.extras = nn.ModuleDict(getattr(method, "extras", _none)(self))
         with torch.no_grad():
             self.penalty()  # a strength that does not fit the groups is told now
 
@@ -176,8 +180,9 @@ class Gated(nn.Module):
         try:
             with ExitStack() as stack:
                 for extra in self.extras.values():
-                    if hasattr(extra, "acting"):
-                        stack.enter_context(extra.acting(self))
+                    acting: Any = getattr(extra, "acting", None)
+                    if acting is not None:
+                        stack.enter_context(acting(self))
                 output = self.model(*args, **kwargs)
         except RuntimeError as error:
             error.add_note(self._state_of_gates())
@@ -241,7 +246,7 @@ class Gated(nn.Module):
     def parameter_groups(
         self, lr: float = 1e-3, gate_lr: float | None = None, **weights: Any
     ) -> list[dict[str, Any]]:
-        """For an optimizer: the weights; then phi, and the method's extras, without weight decay."""
+        """For an optimizer: the weights; then phi and the method's extras, without weight decay."""
         parameters = [p for p in self.model.parameters() if p.requires_grad]
         gate_lr = lr if gate_lr is None else gate_lr
         return [

@@ -42,8 +42,8 @@ class ProximalStep:
 
     This is the proximal operator of lr lam sqrt(|g|) ||.||. With momentum m a constant gradient
     moves the weights by lr / (1 - m), which then stands for lr. (Adam's steps have no common lr;
-    its scalar rate is taken, and lam means something else.) A unit is the weights it counts, with the bias of what makes it: a filter without a kernel would
-    else stay alive by its bias.
+    its scalar rate is taken, and lam means something else.) A unit is the weights it counts, with
+    the bias of what makes it: a filter without a kernel would else stay alive by its bias.
     """
 
     lam: Strength
@@ -51,8 +51,8 @@ class ProximalStep:
     def __call__(self, gated: Gated, optimizer: torch.optim.Optimizer) -> None:
         if not gated.penalty_weight:
             return
-        group = optimizer.param_groups[0]
-        lr = group["lr"] / (1 - group.get("momentum", 0.0)) * gated.penalty_weight
+        rates = optimizer.param_groups[0]
+        lr = rates["lr"] / (1 - rates.get("momentum", 0.0)) * gated.penalty_weight
         tensors = named_tensors(gated.model)
         sizes = gated.per_group(gated.sizes)
         with torch.no_grad():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import torch
 from torch import Tensor
 
@@ -12,9 +14,11 @@ from l0arm.penalties.strength import Strength, checked, per_group
 def checked_keep(keep: Strength) -> Strength:
     """``keep`` itself, if every share lies in (0, 1]."""
     checked(keep, "keep")
-    values = [keep] if isinstance(keep, int | float) else keep
-    shares = list(values.values()) if isinstance(values, dict) else list(values)
-    for share in shares:
+    if isinstance(keep, Mapping):
+        keep_of: Sequence[float] = list(keep.values())
+    else:
+        keep_of = keep if isinstance(keep, Sequence) else [keep]
+    for share in keep_of:
         if not 0 < share <= 1:
             raise ValueError(f"keep is a share in (0, 1], or one per group; got {share!r}")
     return keep

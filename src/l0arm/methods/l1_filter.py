@@ -1,4 +1,4 @@
-"""L1 filter pruning: train, remove the units with the smallest weights, retrain (Li et al. 2016)."""
+"""L1 filter pruning: train, remove units with small weights, retrain (Li et al. 2016)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from l0arm.penalties.strength import Strength
 
 
 def l1_filter(*, keep: Strength = 0.5, train: float = 0.5, retrain_lr: float = 1.0) -> Method:
-    """Keep the share ``keep`` of each group's units: those with the largest sum |w|, in one shot."""
+    """Keep the share ``keep`` of each group's units in one shot: those with the largest sum |w|."""
     checked_keep(keep)
     return Method(
         "l1-filter",

@@ -29,7 +29,7 @@ def never(progress: float) -> float:
 class Ramp:
     """The penalties' weight grows from 0 to 1 between two points of a stage (KL warm-up).
 
-    >>> [Ramp(0.2, 0.6)(progress) for progress in (0.1, 0.4, 0.9)]
+    >>> [Ramp(0.25, 0.75)(progress) for progress in (0.1, 0.5, 0.9)]
     [0.0, 0.5, 1.0]
     """
 

@@ -16,7 +16,7 @@ from l0arm.gates.truncated_log_normal import A, B
 from l0arm.groups import Gated
 from l0arm.penalties.strength import Strength, checked, per_gate
 
-# Molchanov, Ashukha, Vetrov 2017, Eq. 14: a fit to the divergence, within 0.0095 of it for |log alpha| <= 8.
+# Molchanov, Ashukha, Vetrov 2017, Eq. 14: a fit, within 0.0095 of the divergence on [-8, 8].
 K1, K2, K3 = 0.63576, 1.87320, 1.48695
 
 

@@ -16,7 +16,7 @@ NEAREST = 1e-3  # pi is taken this far from 0 and 1, where the logarithms diverg
 
 @dataclass(frozen=True)
 class BetaPrior:
-    """``-lam sum_g |g| ((a - 1) log pi + (b - 1) log(1 - pi))``: minus the log density of Beta(a, b).
+    """``-lam sum_g |g| ((a - 1) log pi + (b - 1) log(1 - pi))``, minus log Beta(pi; a, b).
 
     a = b = 1 is flat, a = b < 1 drives gates to 0 or 1, a < b closes them.
     """
