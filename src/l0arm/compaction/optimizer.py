@@ -30,7 +30,7 @@ class Transfer:
         }
         gates = binary.z.bool()
         self._state[id(gated.phi)] = {
-            key: value[gates] if isinstance(value, Tensor) and value.shape == gates.shape else value
+            key: value[gates] if isinstance(value, Tensor) and value.dim() else value
             for key, value in optimizer.state.get(gated.phi, {}).items()
         }
 
@@ -58,9 +58,10 @@ class Transfer:
 
 
 def _weights(optimizer: torch.optim.Optimizer, gated: Gated) -> list[nn.Parameter]:
-    """What the optimizer trains, but for phi."""
+    """What the optimizer trains, but for phi and the method's own parameters."""
     held = [p for group in optimizer.param_groups for p in group["params"]]
-    return [p for p in held if p is not gated.phi]
+    of_gates = {id(gated.phi), *(id(p) for p in gated.extras.parameters())}
+    return [p for p in held if id(p) not in of_gates]
 
 
 def _cut_state(value: Any, parameter: Tensor, spec: TensorCut | None, draw: Draw, key: str) -> Any:

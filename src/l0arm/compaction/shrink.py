@@ -33,6 +33,11 @@ def shrink(
             "shrink cannot carry a budget over, which counts in shares of the network it was set "
             "for; train to the end, or give the smaller network a budget of its own"
         )
+    if gated.extras:
+        raise ValueError(
+            f"the method keeps {', '.join(gated.extras)} of every weight, which shrink cannot cut; "
+            "train on at full size and compact at the end"
+        )
     keep = _staying(gated, bound)
     if bool(keep.all()):
         return gated

@@ -64,15 +64,18 @@ def build_method(spec: MethodSpec, n: int) -> Method:
         hint = nearest(spec.name, [*METHODS, "dense"])
         raise UserError(f"no method '{spec.name}'; {hint}")
     factory = METHODS[spec.name]
-    accepted = set(inspect.signature(factory).parameters) - {"lam"}
+    parameters = set(inspect.signature(factory).parameters)
+    accepted = parameters - {"lam"}
     for option in spec.options:
         if option not in accepted:
             raise UserError(
                 f"method '{spec.name}' has no option '{option}'; {nearest(option, accepted)}"
             )
     lam = [value / n for value in spec.lam] if isinstance(spec.lam, list) else spec.lam / n
+    if "lam" not in parameters and lam:
+        raise UserError(f"method '{spec.name}' has no strength; remove method.lam")
     try:
-        return factory(lam, **spec.options)
+        return factory(*([lam] if "lam" in parameters else []), **spec.options)
     except (TypeError, ValueError) as error:
         raise UserError(f"method '{spec.name}': {error}") from None
 

@@ -34,6 +34,7 @@ class Session:
     epoch: int = 0  # epochs done
     step: int = 0  # steps done in the present epoch
     steps: int = 0  # steps done in the run
+    stage: int = -1  # the stage of the method that was entered last
     tally: Tally = field(default_factory=Tally)
 
     def state(self) -> dict[str, Any]:
@@ -45,6 +46,7 @@ class Session:
             "epoch": self.epoch,
             "step": self.step,
             "steps": self.steps,
+            "stage": self.stage,
             "tally": asdict(self.tally),
         }
 
@@ -58,6 +60,7 @@ class Session:
             raise UserError(f"the checkpoint is of another network: {first}") from None
         torch.set_rng_state(state["generator"])
         self.epoch, self.step, self.steps = state["epoch"], state["step"], state["steps"]
+        self.stage = state["stage"]
         self.tally = Tally(**state["tally"])
 
 

@@ -27,6 +27,7 @@ from l0arm.experiments.measuring import epoch_record, final_gates
 from l0arm.experiments.preparation import prepared, preprocess_of
 from l0arm.experiments.recipe import Recipe
 from l0arm.experiments.session import Tally, new_session
+from l0arm.experiments.stages import Course, without_held_out
 from l0arm.groups import Gated, NonFiniteLoss
 from l0arm.metrics import FlopsMeter
 
@@ -111,10 +112,12 @@ class _Loop:
         stop: Stop,
         checkpoint_seconds: float,
     ) -> None:
-        self.folder, self.recipe, self.data = folder, recipe, data
+        self.folder, self.recipe = folder, recipe
+        self.data, held = without_held_out(recipe, data)
         self.observer, self.stop = observer, stop
         self.preprocess = preprocess_of(data)
-        self.session = new_session(recipe, data)
+        self.session = new_session(recipe, self.data)
+        self.course = Course(recipe, self.session, held, self.preprocess)
         self.meter = self._meter()
         self.checkpoint_seconds, self.saved_at = checkpoint_seconds, time.monotonic()
         self.saved_epoch: int | None = None
@@ -157,8 +160,7 @@ class _Loop:
 
     def _epoch(self) -> None:
         session, training = self.session, self.recipe.training
-        for group in session.optimizer.param_groups:
-            group["lr"] = group["initial_lr"] * self.recipe.schedule.at(session.epoch)
+        self.course.begin()
         session.trainee.train()
         order = torch.Generator().manual_seed(training.seed * 1_000_003 + session.epoch)
         parts = list(batches(len(self.data.train_images), training.batch, order))
@@ -194,6 +196,7 @@ class _Loop:
         loss = session.trainee.loss(closure)
         loss.backward()
         session.optimizer.step()
+        self.course.after_step()
         data_loss, tally = loss.data.item(), session.tally
         tally.images += len(labels)
         tally.loss += data_loss * len(labels)

@@ -38,7 +38,7 @@ def _masks(gated: Gated, number: int) -> Iterator[Tensor]:
     """One unit closed, every other one, all but the first; a group of one unit stays open."""
     span = gated.layout.span(number)
     for step in (gated.groups[number].units, 2, 1):
-        z = torch.ones_like(gated.phi).detach()
+        z = gated.phi.new_ones(gated.layout.gates)
         z[span.start + 1 : span.stop : step] = 0.0
         yield z
 

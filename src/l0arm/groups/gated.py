@@ -6,7 +6,7 @@ import copy
 import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
@@ -43,7 +43,11 @@ class Loss(NamedTuple):
 
 
 class GatingMethod(Protocol):
-    """The triple that makes a sparsification method."""
+    """The triple that makes a sparsification method.
+
+    It may also have ``extras(gated)``: modules of its own by name, trained and saved with phi. One
+    that has ``acting(gated)`` is entered, as a context, around every call of the model.
+    """
 
     @property
     def gate(self) -> GateFamily: ...
@@ -53,6 +57,11 @@ class GatingMethod(Protocol):
 
     @property
     def penalties(self) -> Sequence[Callable[[Gated, Gates], Tensor]]: ...
+
+
+def _none(gated: Gated) -> dict[str, nn.Module]:
+    """The extras of a method that has none."""
+    return {}
 
 
 class Gated(nn.Module):
@@ -66,6 +75,7 @@ class Gated(nn.Module):
     phi: nn.Parameter
     group_of: Tensor  # flat gate -> number of its group
     sizes: Tensor  # |g|: how many weights each gate answers for (Eq. 17)
+    penalty_weight: float = 1.0  # of all penalties together: a warm-up lowers it
 
     def __init__(
         self,
@@ -96,6 +106,7 @@ class Gated(nn.Module):
         self.engine = Engine(model, self.layout)
         self.budget: nn.Module | None = None  # a limit on the expected cost, instead of lambda
         self._warned: set[str] = set()
+        self.extras = nn.ModuleDict(getattr(method, "extras", _none)(self))
         with torch.no_grad():
             self.penalty()  # a strength that does not fit the groups is told now
 
@@ -131,7 +142,9 @@ class Gated(nn.Module):
     @property
     def gates(self) -> Gates:
         """All gates at the present phi, with their graph."""
-        return self.method.gate(self.phi)
+        within = getattr(self.method.gate, "within", None)  # gates that share what a group has
+        family = self.method.gate if within is None else within(self.group_of)
+        return family(self.phi)
 
     def per_group(self, gates: Tensor) -> dict[str, Tensor]:
         """A flat vector over all gates, split by group."""
@@ -177,7 +190,12 @@ class Gated(nn.Module):
 
     def _call(self, *args: Any, **kwargs: Any) -> Any:
         try:
-            output = self.model(*args, **kwargs)
+            with ExitStack() as stack:
+                for extra in self.extras.values():
+                    acting: Any = getattr(extra, "acting", None)
+                    if acting is not None:
+                        stack.enter_context(acting(self))
+                output = self.model(*args, **kwargs)
         except RuntimeError as error:
             error.add_note(self._state_of_gates())
             raise
@@ -220,12 +238,13 @@ class Gated(nn.Module):
         return Loss(data + penalty, data, penalty)
 
     def penalty(self, gates: Gates | None = None) -> Tensor:
-        """The sum of the method's penalties (at the present phi)."""
+        """The sum of the method's penalties (at the present phi), times ``penalty_weight``."""
         gates = self.gates if gates is None else gates
         penalties = [penalty(self, gates) for penalty in self.method.penalties]
         if self.budget is not None:
             penalties.append(self.budget(gates.open_probability))
-        return sum(penalties[1:], penalties[0]) if penalties else self.phi.new_zeros(())
+        total = sum(penalties[1:], penalties[0]) if penalties else self.phi.new_zeros(())
+        return total if self.penalty_weight == 1.0 else self.penalty_weight * total
 
     @contextmanager
     def drawn(self, z: Tensor, *, writes: bool = True, like: Draw | None = None) -> Iterator[Draw]:
@@ -243,12 +262,12 @@ class Gated(nn.Module):
     def parameter_groups(
         self, lr: float = 1e-3, gate_lr: float | None = None, **weights: Any
     ) -> list[dict[str, Any]]:
-        """For an optimizer: the weights, and phi on its own without weight decay."""
+        """For an optimizer: the weights; then phi and the method's extras, without weight decay."""
         parameters = [p for p in self.model.parameters() if p.requires_grad]
         gate_lr = lr if gate_lr is None else gate_lr
         return [
             {"params": parameters, "lr": lr, **weights},
-            {"params": [self.phi], "lr": gate_lr, "weight_decay": 0.0},
+            {"params": [self.phi, *self.extras.parameters()], "lr": gate_lr, "weight_decay": 0.0},
         ]
 
     def compact(self, *, optimizer: torch.optim.Optimizer | None = None) -> nn.Module:

@@ -48,7 +48,8 @@ class Objective:
         self._buffers: list[tuple[Tensor, Tensor]] = []
         self._with_graph = torch.is_grad_enabled()
         self._first: Draw | None = None
-        sharing = gated.sharing and worth_sharing(gated.layout, gates.probs)
+        several = getattr(gated.estimator, "forwards", 2) != 1  # else there is nothing to share
+        sharing = gated.sharing and several and worth_sharing(gated.layout, gates.probs)
         self._sharing = Sharing() if sharing else nullcontext()
 
     def __call__(self, z: Tensor) -> Tensor:

@@ -4,13 +4,49 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from l0arm.methods.bc_ghs import bc_ghs
+from l0arm.methods.bc_gnj import bc_gnj
+from l0arm.methods.generalized_dropout import generalized_dropout
+from l0arm.methods.group_lasso import group_lasso
 from l0arm.methods.l0 import l0, l0_ar, l0_arm, l0_disarm
+from l0arm.methods.l0_hc import l0_hc
+from l0arm.methods.l1_filter import l1_filter
+from l0arm.methods.magnitude import magnitude
 from l0arm.methods.method import Method
+from l0arm.methods.sbp import sbp
+from l0arm.methods.sparse_vd import sparse_vd
+from l0arm.methods.stage import Stage
 
 METHODS: dict[str, Callable[..., Method]] = {
+    "bc-ghs": bc_ghs,
+    "bc-gnj": bc_gnj,
+    "generalized-dropout": generalized_dropout,
+    "group-lasso": group_lasso,
     "l0-ar": l0_ar,
     "l0-arm": l0_arm,
     "l0-disarm": l0_disarm,
+    "l0-hc": l0_hc,
+    "l1-filter": l1_filter,
+    "magnitude": magnitude,
+    "sbp": sbp,
+    "sparse-vd": sparse_vd,
 }
 
-__all__ = ["METHODS", "Method", "l0", "l0_ar", "l0_arm", "l0_disarm"]
+__all__ = [
+    "METHODS",
+    "Method",
+    "Stage",
+    "bc_ghs",
+    "bc_gnj",
+    "generalized_dropout",
+    "group_lasso",
+    "l0",
+    "l0_ar",
+    "l0_arm",
+    "l0_disarm",
+    "l0_hc",
+    "l1_filter",
+    "magnitude",
+    "sbp",
+    "sparse_vd",
+]

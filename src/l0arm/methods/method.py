@@ -2,23 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from l0arm.estimators import Estimator
 from l0arm.gates import GateFamily, Gates
 from l0arm.groups import Gated
+from l0arm.methods.stage import TRAIN, Stage
 
 Penalty = Callable[[Gated, Gates], Tensor]
+AfterStep = Callable[[Gated, torch.optim.Optimizer], None]
+
+
+def leave(gated: Gated, optimizer: torch.optim.Optimizer) -> None:
+    """Most methods do nothing after a step."""
+
+
+def no_extras(gated: Gated) -> Mapping[str, nn.Module]:
+    """Most methods train the weights and phi only."""
+    return {}
 
 
 @dataclass(frozen=True)
 class Method:
-    """What z is, how phi gets a gradient, and what being open costs."""
+    """What z is, how phi gets a gradient, and what being open costs.
+
+    Some methods need more: ``stages`` of training, something done ``after_step`` (a clamp, a
+    proximal step, a mask applied again), ``extras`` (modules with parameters or buffers of their
+    own), a share of the training images ``held_out`` to choose something on.
+    """
 
     name: str
     gate: GateFamily
     estimator: Estimator
     penalties: tuple[Penalty, ...] = ()
+    stages: tuple[Stage, ...] = TRAIN
+    after_step: AfterStep = leave
+    extras: Callable[[Gated], Mapping[str, nn.Module]] = no_extras
+    held_out: float = 0.0

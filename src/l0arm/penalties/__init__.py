@@ -1,6 +1,8 @@
 """What being open costs."""
 
+from l0arm.penalties.kl import GateKL
 from l0arm.penalties.norms import L0, L1, L2
+from l0arm.penalties.prior import BetaPrior
 from l0arm.penalties.strength import Strength
 
-__all__ = ["L0", "L1", "L2", "Strength"]
+__all__ = ["L0", "L1", "L2", "BetaPrior", "GateKL", "Strength"]

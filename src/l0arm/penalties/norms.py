@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from numbers import Real
 
 import torch
 from torch import Tensor
@@ -16,7 +15,7 @@ from torch import Tensor
 from l0arm.gates import Gates
 from l0arm.groups import Gated, Slice
 from l0arm.groups.layout import named_tensors
-from l0arm.penalties.strength import Strength, checked, per_group
+from l0arm.penalties.strength import Strength, checked, per_gate, per_group
 
 
 @dataclass(frozen=True)
@@ -30,7 +29,7 @@ class L0:
 
     def __call__(self, gated: Gated, gates: Gates) -> Tensor:
         probs = gates.open_probability
-        return torch.dot((gated.sizes * _strengths(self.lam, gated)).to(probs.dtype), probs)
+        return torch.dot((gated.sizes * per_gate(self.lam, gated)).to(probs.dtype), probs)
 
 
 @dataclass(frozen=True)
@@ -59,13 +58,6 @@ class L2:
         return _expected_norm(gated, gates, self.lam, torch.square)
 
 
-def _strengths(lam: Strength, gated: Gated) -> Tensor | float:
-    """lambda of every gate."""
-    if isinstance(lam, Real):
-        return float(lam)
-    return gated.phi.new_tensor(per_group(lam, gated.groups))[gated.group_of]
-
-
 def _expected_norm(
     gated: Gated, gates: Gates, lam: Strength, of: Callable[[Tensor], Tensor]
 ) -> Tensor:
@@ -75,12 +67,12 @@ def _expected_norm(
     open_probability = gated.per_group(gates.open_probability)
     for strength, group in zip(per_group(lam, gated.groups), gated.groups, strict=True):
         for piece in group.counts:
-            norms = _per_unit(of(tensors[piece.tensor]), piece, group.units)
+            norms = per_unit(of(tensors[piece.tensor]), piece, group.units)
             total = total + strength * (open_probability[group.name] * norms).sum()
     return total
 
 
-def _per_unit(values: Tensor, piece: Slice, units: int) -> Tensor:
+def per_unit(values: Tensor, piece: Slice, units: int) -> Tensor:
     """Sum the values of each unit's slice."""
     if piece.dim is None:
         return values.flatten()

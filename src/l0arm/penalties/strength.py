@@ -6,7 +6,9 @@ import math
 from collections.abc import Mapping, Sequence
 from numbers import Real
 
-from l0arm.groups import Group
+from torch import Tensor
+
+from l0arm.groups import Gated, Group
 
 Strength = float | Sequence[float] | Mapping[str, float]
 
@@ -48,3 +50,10 @@ def per_group(lam: Strength, groups: Sequence[Group]) -> list[float]:
             )
         return [float(value) for value in lam]
     return [float(lam)] * len(groups)
+
+
+def per_gate(lam: Strength, gated: Gated) -> Tensor | float:
+    """The strength of every gate: one number if all are alike."""
+    if isinstance(lam, Real):
+        return float(lam)
+    return gated.sizes.new_tensor(per_group(lam, gated.groups))[gated.group_of]

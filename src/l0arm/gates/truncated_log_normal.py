@@ -1,0 +1,124 @@
+"""Log-normal gates truncated to (e^a, 1]: the noise of structured Bayesian pruning.
+
+Neklyudov, Molchanov, Ashukha, Vetrov, "Structured Bayesian Pruning via Log-Normal Multiplicative
+Noise", 2017. All moments are computed in float64 from logarithms of the normal distribution
+function: written directly they overflow for sigma above 18.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+A, B = -20.0, 0.0  # log z lies in [A, B]
+BOUNDS = (-20.0, 5.0)  # of mu and log sigma, as in the published code
+NEGLIGIBLE = 1e-6  # a mean below it is no signal, however concentrated
+INITIAL_MU, INITIAL_LOG_SIGMA = 0.0, -5.0  # z is 1 to half a percent
+
+
+@dataclass(frozen=True)
+class TruncatedLogNormalGates:
+    """``log z ~ N(mu, sigma^2)`` restricted to [A, B]; phi holds (mu, log sigma) of every gate."""
+
+    phi: Tensor  # (V, 2)
+
+    @property
+    def mu(self) -> Tensor:
+        return self.phi[:, 0].double()
+
+    @property
+    def log_sigma(self) -> Tensor:
+        return self.phi[:, 1].double()
+
+    @property
+    def log_mass(self) -> Tensor:
+        """log Z of the truncation, Z = Phi(beta) - Phi(alpha)."""
+        return self._log_mass(0)
+
+    @property
+    def edges(self) -> tuple[Tensor, Tensor]:
+        """(alpha, beta): the ends of the support in standard units."""
+        sigma = self.log_sigma.exp()
+        return (A - self.mu) / sigma, (B - self.mu) / sigma
+
+    def log_moment(self, n: int) -> Tensor:
+        """log E[z^n] = n mu + n^2 sigma^2 / 2 + log(Phi(beta - n s) - Phi(alpha - n s)) - log Z."""
+        sigma = self.log_sigma.exp()
+        return n * self.mu + (n * sigma) ** 2 / 2 + self._log_mass(n) - self.log_mass
+
+    @property
+    def mean(self) -> Tensor:
+        return self.log_moment(1).exp()
+
+    @property
+    def snr(self) -> Tensor:
+        """E[z] / std(z) = 1 / sqrt(expm1(log E[z^2] - 2 log E[z]))."""
+        return torch.expm1((self.log_moment(2) - 2 * self.log_moment(1)).clamp(min=0.0)).rsqrt()
+
+    @property
+    def probs(self) -> Tensor:
+        """snr^2 / (1 + snr^2): 1/2 where signal and noise are even."""
+        with torch.no_grad():
+            squared = self.snr**2
+            kept = torch.where(squared.isinf(), 1.0, squared / (1 + squared))
+            return (kept * (self.mean > NEGLIGIBLE)).to(self.phi.dtype)
+
+    @property
+    def open_probability(self) -> Tensor:
+        """1 for gates that are kept, 0 for those that are pruned (a draw itself is never 0)."""
+        return (self.deterministic(0.5) != 0).to(self.phi.dtype)
+
+    def at(self, u: Tensor) -> Tensor:
+        """z for given noise u: ``exp(mu + sigma Phi^-1(Phi(alpha) + u Z))``, with its graph."""
+        alpha, beta = self.edges
+        low, high = torch.special.ndtr(alpha), torch.special.ndtr(beta)
+        share = (low + u.double() * (high - low)).clamp(1e-5, 1 - 1e-5)
+        log_z = self.mu + self.log_sigma.exp() * torch.special.ndtri(share)
+        z: Tensor = log_z.clamp(A, B).exp().to(self.phi.dtype)
+        return z
+
+    def rsample(self, generator: torch.Generator | None = None) -> Tensor:
+        """A draw that can be differentiated in phi."""
+        shape, device = self.phi.shape[:1], self.phi.device
+        return self.at(torch.rand(shape, generator=generator, dtype=torch.float64, device=device))
+
+    def sample(self, generator: torch.Generator | None = None) -> Tensor:
+        return self.rsample(generator).detach()
+
+    def deterministic(self, tau: Tensor | float) -> Tensor:
+        """E[z] where the signal-to-noise ratio passes: snr > 1 for tau = 1/2."""
+        with torch.no_grad():
+            kept = self.probs > tau
+            return torch.where(kept, self.mean.to(self.phi.dtype), 0.0)
+
+    def _log_mass(self, n: int) -> Tensor:
+        """log(Phi(beta - n sigma) - Phi(alpha - n sigma)), mirrored where both are positive."""
+        alpha, beta = self.edges
+        shift = n * self.log_sigma.exp()
+        low, high = alpha - shift, beta - shift
+        mirrored = low > 0
+        low, high = torch.where(mirrored, -high, low), torch.where(mirrored, -low, high)
+        top, bottom = torch.special.log_ndtr(high), torch.special.log_ndtr(low)
+        log_mass: Tensor = top + torch.log(-torch.expm1((bottom - top).clamp(max=-math.ulp(1.0))))
+        return log_mass
+
+
+@dataclass(frozen=True)
+class TruncatedLogNormal:
+    """The family; a pretrained network starts with hardly any noise.
+
+    >>> family = TruncatedLogNormal()
+    >>> family(family.initial(torch.full((1,), 0.5))).mean
+    tensor([0.9946], dtype=torch.float64)
+    """
+
+    def __call__(self, phi: Tensor) -> TruncatedLogNormalGates:
+        return TruncatedLogNormalGates(phi)
+
+    def initial(self, mean: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """mu = 0, log sigma = -5, whatever the mean asked for."""
+        start = mean.new_tensor([INITIAL_MU, INITIAL_LOG_SIGMA])
+        return start.expand(len(mean), 2).clone()

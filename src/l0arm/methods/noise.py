@@ -1,0 +1,129 @@
+"""Gaussian noise on weights, drawn where it is cheapest: on pre-activations.
+
+Weights w ~ N(theta, sigma^2) make a layer's output Gaussian with mean x theta^T and variance
+x^2 (sigma^2)^T; drawing that instead of w gives every example noise of its own (local
+reparameterisation, Kingma, Salimans, Welling 2015). The user's modules are left alone: their
+``forward`` is exchanged for the length of one call of the gated network, in training only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from l0arm.groups import Gated
+from l0arm.groups.layout import named_tensors
+from l0arm.groups.slicing import theta
+from l0arm.models.pooled_conv import PooledConv2d
+
+TINY = 1e-8  # under the square root, whose slope at 0 is infinite
+
+Layer = Callable[[nn.Module, Tensor, Tensor, Tensor | None], Tensor]
+
+
+class WeightNoise(nn.Module):
+    """log sigma^2 of every weight of every linear and convolutional layer (and of its biases)."""
+
+    def __init__(self, gated: Gated, initial: float, *, biases: bool = False) -> None:
+        super().__init__()
+        _refuse_unknown(gated)
+        self.layers = [
+            name for name, module in gated.model.named_modules() if type(module) in LAYERS
+        ]
+        for name in self.layers:
+            module = gated.model.get_submodule(name)
+            for key, tensor in module.named_parameters(recurse=False):
+                if key == "weight" or biases:
+                    start = torch.full_like(tensor.detach(), initial)
+                    self.register_parameter(_key(f"{name}.{key}"), nn.Parameter(start))
+
+    def log_variances(self, gated: Gated) -> Iterator[tuple[Tensor, Tensor]]:
+        """Every noisy tensor of the model with its log sigma^2."""
+        for name in self.layers:
+            for key, tensor in gated.model.get_submodule(name).named_parameters(recurse=False):
+                log_variance = self._parameters.get(_key(f"{name}.{key}"))
+                if log_variance is not None:
+                    yield tensor, log_variance
+
+    @contextmanager
+    def acting(self, gated: Gated) -> Iterator[None]:
+        """While this lasts, the layers of a network in training draw noisy outputs."""
+        modules = {name: gated.model.get_submodule(name) for name in self.layers}
+        if not gated.training:
+            yield
+            return
+        for name, module in modules.items():
+            module.__dict__["forward"] = partial(self._forward, gated, name, module)
+        try:
+            yield
+        finally:
+            for module in modules.values():
+                del module.__dict__["forward"]
+
+    def _forward(self, gated: Gated, name: str, module: nn.Module, x: Tensor) -> Tensor:
+        variance = self._variance(gated, f"{name}.weight")
+        assert variance is not None
+        return LAYERS[type(module)](module, x, variance, self._variance(gated, f"{name}.bias"))
+
+    def _variance(self, gated: Gated, name: str) -> Tensor | None:
+        """sigma^2, cut and scaled by the draw in force as the tensor itself is."""
+        log_variance = self._parameters.get(_key(name))
+        if log_variance is None:
+            return None
+        sigma = torch.exp(log_variance / 2)
+        spec, draw = gated.layout.tensors.get(name), gated.engine.draw_now()
+        if spec is not None and draw is not None:
+            sigma = theta(sigma, spec, draw)  # z multiplies a standard deviation, not a variance
+        return sigma**2
+
+
+def _linear(module: nn.Module, x: Tensor, variance: Tensor, of_bias: Tensor | None) -> Tensor:
+    mean = F.linear(x, module.weight, module.bias)  # type: ignore[arg-type]
+    return _drawn(mean, F.linear(x**2, variance, of_bias))
+
+
+def _convolution(module: nn.Module, x: Tensor, variance: Tensor, of_bias: Tensor | None) -> Tensor:
+    convolve = module._conv_forward
+    mean = convolve(x, module.weight, module.bias)  # type: ignore[operator]
+    return _drawn(mean, convolve(x**2, variance, of_bias))  # type: ignore[operator]
+
+
+def _pooled(module: nn.Module, x: Tensor, variance: Tensor, of_bias: Tensor | None) -> Tensor:
+    """The noise comes before pooling and ReLU, which this layer has in it."""
+    return F.relu(F.max_pool2d(_convolution(module, x, variance, of_bias), 2))
+
+
+def _drawn(mean: Tensor, variance: Tensor) -> Tensor:
+    return mean + torch.sqrt(variance + TINY) * torch.randn_like(mean)
+
+
+LAYERS: dict[type[nn.Module], Layer] = {
+    nn.Linear: _linear,
+    nn.Conv1d: _convolution,
+    nn.Conv2d: _convolution,
+    nn.Conv3d: _convolution,
+    PooledConv2d: _pooled,
+}
+
+
+def _refuse_unknown(gated: Gated) -> None:
+    """Weights that groups count belong to layers whose noise can be drawn on their output."""
+    tensors = named_tensors(gated.model)
+    for name in dict.fromkeys(piece.tensor for g in gated.groups for piece in g.counts):
+        module = gated.model.get_submodule(name.rpartition(".")[0])
+        known = type(module) in LAYERS and getattr(module, "weight", None) is tensors[name]
+        if not known:
+            kinds = ", ".join(kind.__name__ for kind in LAYERS)
+            raise ValueError(
+                f"noise on the weight '{name}' of a {type(module).__name__} is not known; this "
+                f"method treats {kinds}; leave the layer out of the groups, or use 'l0-disarm'"
+            )
+
+
+def _key(name: str) -> str:
+    return name.replace(".", "-")  # a parameter's name has no dots

@@ -1,0 +1,158 @@
+"""Noise drawn on outputs has the distribution that noise on weights would give."""
+
+import copy
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from l0arm import Gated, Group, Slice, sparsify
+from l0arm.estimators.pathwise import Pathwise
+from l0arm.gates import Fixed, Gaussian
+from l0arm.methods import Method
+from l0arm.methods.noise import WeightNoise
+from l0arm.models import MLP, LeNet5
+
+
+def noisy(model: nn.Module, gate: object = None, *, biases: bool = True) -> Gated:
+    method = Method(
+        "noisy",
+        gate or Fixed(),
+        Pathwise(),
+        extras=lambda gated: {"noise": WeightNoise(gated, -2.0, biases=biases)},
+    )
+    gated = sparsify(model, method=method).double()
+    for parameter in gated.extras.parameters():
+        parameter.data += torch.randn_like(parameter)
+    return gated
+
+
+def linear() -> nn.Module:
+    return MLP((6, 5))
+
+
+def conv() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(2, 3, 3, padding=1), nn.Flatten(), nn.Linear(3 * 16, 2))
+
+
+GROUPS = (Group("inputs", 2, reads=(Slice("0.weight", 1),)),)
+
+
+@pytest.mark.parametrize("biases", [True, False])
+def test_mean_and_variance_of_a_linear_layer(biases: bool) -> None:
+    gated = noisy(linear(), biases=biases)
+    x = torch.randn(4, 6, dtype=torch.float64)
+    with torch.no_grad():
+        draws = torch.stack([gated(x) for _ in range(4000)])
+        dense = gated.model(x)
+    variances = {k: p.detach().exp() for k, p in gated.extras["noise"].named_parameters()}
+    assert set(variances) == {"fc1-weight", "fc1-bias"} if biases else {"fc1-weight"}
+    variance = x**2 @ variances["fc1-weight"].T + variances.get("fc1-bias", 0.0)
+    error = (variance / 4000).sqrt()
+    assert float(((draws.mean(0) - dense) / error).abs().max()) < 4.5
+    torch.testing.assert_close(draws.var(0), variance, rtol=0.12, atol=0)
+
+
+def test_mean_and_variance_of_a_convolution_equal_those_of_noisy_weights() -> None:
+    model = conv()
+    method = Method("noisy", Fixed(), Pathwise(), extras=lambda g: {"noise": WeightNoise(g, -3.0)})
+    gated = sparsify(model, GROUPS, method).double()
+    x = torch.randn(1, 2, 4, 4, dtype=torch.float64)
+    outputs: list[torch.Tensor] = []
+    model[1].register_forward_pre_hook(lambda module, args: outputs.append(args[0].detach()))
+    with torch.no_grad():
+        for _ in range(3000):
+            gated(x)
+    sigma = torch.exp(torch.tensor(-1.5, dtype=torch.float64))
+    weight, bias = model[0].weight.detach(), model[0].bias.detach()
+    noise = sigma * torch.randn(3000, *weight.shape, dtype=torch.float64)
+    by_weights = torch.stack([F.conv2d(x, weight + n, bias, padding=1) for n in noise])
+    drawn = torch.stack(outputs)
+    torch.testing.assert_close(drawn.var(0), by_weights.var(0), rtol=0.2, atol=0)
+    assert float((drawn.mean(0) - by_weights.mean(0)).abs().max()) < 0.12
+
+
+def test_examples_have_noise_of_their_own() -> None:
+    gated = noisy(linear())
+    x = torch.ones(2, 6, dtype=torch.float64)
+    one, two = gated(x)
+    assert not torch.allclose(one, two)
+
+
+def test_the_layer_with_pooling_inside_draws_before_it_pools() -> None:
+    gated = noisy(LeNet5())
+    gated.extras["noise"].get_parameter("conv1-weight").data.fill_(-60.0)
+    gated.extras["noise"].get_parameter("conv1-bias").data.fill_(4.0)  # sigma = 7.4 on the bias
+    sent: list[torch.Tensor] = []
+    gated.model.conv2.register_forward_pre_hook(lambda module, args: sent.append(args[0].detach()))
+    with torch.no_grad():
+        gated(torch.zeros(20, 1, 28, 28, dtype=torch.float64))
+    # The maximum of 4 independent normals has mean 1.029 sigma; of one alone, ReLU leaves 0.4.
+    assert sent[0].mean().item() == pytest.approx(1.06 * 7.389, rel=0.05)
+
+
+def test_gates_scale_the_noise_of_what_reads_them() -> None:
+    gated = noisy(linear(), Gaussian(), biases=False)
+    x = torch.randn(1, 6, dtype=torch.float64)
+    z = torch.tensor([2.0, 0.5, 1.0, 3.0, 1.0, 1.0], dtype=torch.float64)
+    with torch.no_grad(), gated.drawn(z):
+        draws = torch.stack([gated(x) for _ in range(4000)])
+    sigma = gated.extras["noise"].get_parameter("fc1-weight").detach().exp().sqrt()
+    variance = (x**2) @ (((sigma * z) ** 2).T)
+    torch.testing.assert_close(draws.var(0), variance, rtol=0.12, atol=0)
+
+
+@pytest.mark.parametrize("make", [lambda: MLP((6, 5, 4, 3)), LeNet5], ids=["mlp", "lenet5"])
+@pytest.mark.parametrize("fractional", [False, True])
+def test_dropping_closed_units_equals_zeroing_them_noise_and_all(
+    make: Callable[[], nn.Module], fractional: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "randn_like", torch.ones_like)  # the same noise for any width
+    gated = noisy(make())
+    shape = (20, 1, 28, 28) if isinstance(gated.model, LeNet5) else (20, 6)
+    x = torch.rand(shape, dtype=torch.float64)
+    z = torch.rand(len(gated.phi), dtype=torch.float64)
+    z = torch.where(z < 0.4, 0.0, z if fractional else 1.0)
+    found = []
+    for execution in ("sliced", "masked"):
+        gated.execution = execution
+        with torch.no_grad(), gated.drawn(z):
+            found.append(gated(x))
+    torch.testing.assert_close(found[0], found[1], rtol=1e-10, atol=1e-10)
+    gated.eval()
+    with torch.no_grad(), gated.drawn(z):
+        assert float((gated(x) - found[0]).abs().min()) > 0  # it was noisy
+
+
+def test_evaluation_is_without_noise_and_the_model_is_left_alone() -> None:
+    gated = noisy(MLP((6, 5, 4)))
+    x = torch.rand(3, 6, dtype=torch.float64)
+    gated.eval()
+    torch.testing.assert_close(gated(x), gated.model(x))
+    gated.train()
+    gated(x)
+    assert "forward" not in vars(gated.model.fc1)
+    torch.testing.assert_close(gated.model(x), copy.deepcopy(gated.model)(x))
+    with pytest.raises(RuntimeError):
+        gated(torch.rand(3, 7, dtype=torch.float64))
+    assert "forward" not in vars(gated.model.fc1)
+
+
+def test_the_gradient_reaches_the_variances() -> None:
+    gated = noisy(MLP((6, 5, 4)), Gaussian())
+    x = torch.rand(3, 6, dtype=torch.float64)
+    gated.loss(lambda: gated(x).square().sum()).backward()
+    for name, parameter in gated.extras.named_parameters():
+        assert parameter.grad is not None, name
+        assert parameter.grad.isfinite().all()
+        assert float(parameter.grad.abs().max()) > 0
+
+
+def test_a_layer_whose_noise_is_not_known_is_refused() -> None:
+    model = nn.Sequential(nn.ConvTranspose2d(2, 3, 3), nn.Flatten(), nn.LazyLinear(2))
+    model(torch.rand(1, 2, 4, 4))
+    groups = [Group("inputs", 2, reads=(Slice("0.weight", 0),))]
+    with pytest.raises(ValueError, match=r"'0.weight' of a ConvTranspose2d.*Linear, Conv1d"):
+        sparsify(model, groups, "sparse-vd", lam=1.0)

@@ -1,0 +1,78 @@
+"""Sparse VD: weights whose noise drowns them become 0, units without weights close."""
+
+import math
+
+import pytest
+import torch
+
+from l0arm import Gated, sparsify
+from l0arm.methods import sparse_vd
+from l0arm.models import MLP
+from l0arm.penalties.kl import log_uniform_kl
+
+
+def gated_mlp(lam: float = 1.0) -> Gated:
+    return sparsify(MLP((4, 3, 2)), method=sparse_vd(lam))
+
+
+def after_step(gated: Gated) -> None:
+    gated.method.after_step(gated, torch.optim.SGD(gated.parameter_groups(), lr=0.1))
+
+
+def test_the_penalty_is_the_divergence_of_every_weight() -> None:
+    gated = gated_mlp(0.1)
+    total = 0.0
+    for layer in (gated.model.fc1, gated.model.fc2):
+        for w in layer.weight.flatten().tolist():
+            log_alpha = min(8.0, max(-8.0, -10.0 - math.log(w * w + 1e-8)))
+            total += log_uniform_kl(torch.tensor(log_alpha)).item()
+    assert gated.penalty().item() == pytest.approx(0.1 * total, rel=1e-4)
+
+
+def test_weights_go_where_log_alpha_passes_the_threshold() -> None:
+    gated = gated_mlp()
+    gated.model.fc1.weight.data.fill_(0.1)
+    noise = gated.extras["noise"].get_parameter("fc1-weight")
+    noise.data.fill_(math.log(0.1**2) + 2.99)
+    noise.data[0, 1] = math.log(0.1**2) + 3.01
+    after_step(gated)
+    zero = torch.zeros(3, 4, dtype=torch.bool)
+    zero[0, 1] = True
+    assert torch.equal(gated.model.fc1.weight == 0, zero)
+    assert torch.all(gated.deterministic() == 1)
+
+
+def test_nothing_goes_before_the_penalty_has_its_full_weight() -> None:
+    gated = gated_mlp()
+    gated.extras["noise"].get_parameter("fc1-weight").data.fill_(5.0)
+    gated.penalty_weight = 0.9
+    after_step(gated)
+    assert torch.all(gated.model.fc1.weight != 0)
+
+
+def test_units_without_weights_close() -> None:
+    gated = gated_mlp()
+    gated.extras["noise"].get_parameter("fc1-weight").data[1] = 5.0
+    after_step(gated)
+    assert gated.deterministic().tolist() == [1, 1, 1, 1, 1, 0, 1]
+
+
+def test_the_warm_up_is_that_of_epochs_5_to_20_of_200() -> None:
+    (stage,) = sparse_vd(1.0).stages
+    assert [stage.penalty(epoch / 200) for epoch in (4, 5, 20, 21)] == [0.0, 0.0, 1.0, 1.0]
+    assert sparse_vd(1.0, warm_up=[0.5, 1.0]).stages[0].penalty(0.5) == 0.0
+
+
+def test_noise_is_trained_with_phi_and_without_weight_decay() -> None:
+    gated = gated_mlp()
+    groups = gated.parameter_groups(lr=0.1, gate_lr=0.2, weight_decay=0.3)
+    of_gates = {id(p) for p in groups[1]["params"]}
+    assert {id(p) for p in gated.extras.parameters()} < of_gates
+    assert (groups[1]["lr"], groups[1]["weight_decay"]) == (0.2, 0.0)
+    state = gated.state_dict()
+    assert "extras.noise.fc1-weight" in state
+
+
+def test_a_strength_per_layer_is_refused() -> None:
+    with pytest.raises(ValueError, match="finite number >= 0"):
+        sparse_vd(-1.0)
