@@ -120,4 +120,4 @@ def fit_threshold(gated: Gated) -> float:
         fits = float(gated.budget.cost((pi > between[middle]).to(pi))) <= limit
         low, high = (low, middle) if fits else (middle + 1, high)
     gated.threshold = between[low]
-    return between[low]
+    return float(between[low])

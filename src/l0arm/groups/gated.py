@@ -98,17 +98,20 @@ class Gated(nn.Module):
         self.threshold = threshold
         self.sharing = sharing  # compute once what both evaluations of a step have in common
         self.model = model
-        mean = torch.cat([torch.full((g.units,), g.initial) for g in self.layout.groups])
-        device = next(model.parameters()).device
-        self.phi = nn.Parameter(method.gate.initial(mean, generator).to(device))
-        self.register_buffer("group_of", self.layout.group_of.to(device), persistent=False)
-        self.register_buffer("sizes", self.layout.sizes.to(device), persistent=False)
+        self._lay_out_gates(next(model.parameters()).device, generator)
         self.engine = Engine(model, self.layout)
         self.budget: nn.Module | None = None  # a limit on the expected cost, instead of lambda
         self._warned: set[str] = set()
         self.extras = nn.ModuleDict(getattr(method, "extras", _none)(self))
         with torch.no_grad():
             self.penalty()  # a strength that does not fit the groups is told now
+
+    def _lay_out_gates(self, device: torch.device, generator: torch.Generator | None) -> None:
+        """phi at its start, and what belongs to each gate."""
+        mean = torch.cat([torch.full((g.units,), g.initial) for g in self.groups])
+        self.phi = nn.Parameter(self.method.gate.initial(mean, generator).to(device))
+        self.register_buffer("group_of", self.layout.group_of.to(device), persistent=False)
+        self.register_buffer("sizes", self.layout.sizes.to(device), persistent=False)
 
     @property
     def execution(self) -> Execution:
