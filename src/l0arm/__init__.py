@@ -5,11 +5,13 @@ with the weights, and closed units are not computed, in training or after.
 """
 
 from l0arm import data, estimators, gates, methods, metrics, models, penalties
+from l0arm.budgeting import fit_threshold
 from l0arm.compaction import compact, shrink
 from l0arm.entry import sparsify
 from l0arm.gates import HardSigmoid, ScaledSigmoid
 from l0arm.groups import EmptyGroupWarning, Gated, Group, Loss, NonFiniteLoss, Patch, Slice
 from l0arm.metrics import architecture, expected_flops, expected_l0, prune_rate
+from l0arm.planning import Plan, PlanError, plan
 
 __version__ = "0.1.0"
 
@@ -21,6 +23,8 @@ __all__ = [
     "Loss",
     "NonFiniteLoss",
     "Patch",
+    "Plan",
+    "PlanError",
     "ScaledSigmoid",
     "Slice",
     "architecture",
@@ -29,11 +33,13 @@ __all__ = [
     "estimators",
     "expected_flops",
     "expected_l0",
+    "fit_threshold",
     "gates",
     "methods",
     "metrics",
     "models",
     "penalties",
+    "plan",
     "prune_rate",
     "shrink",
     "sparsify",
