@@ -98,9 +98,7 @@ def checked(
     for key, value in record.items():
         if key not in kinds:
             near = get_close_matches(key, kinds, 1, 0.0)
-            raise RecordError(
-                f"{where} has an unknown field {key!r}; did you mean {near[0]!r}?"
-            )
+            raise RecordError(f"{where} has an unknown field {key!r}; did you mean {near[0]!r}?")
         if not _is(value, kinds[key]):
             raise RecordError(f"{where}: {key} must be {_told(kinds[key])}, got {value!r}")
     missing = [key for key in required if key not in record]
