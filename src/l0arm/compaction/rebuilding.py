@@ -95,7 +95,7 @@ def _check_work(model: nn.Module, groups: Sequence[Group], where: str) -> None:
         for group in groups
         for piece in (*group.reads, *group.makes, *group.counts)
     )
-    most = 10**6 + 8 * sum(tensor.numel() for tensor in tensors.values())
+    most = 10**5 + 8 * sum(tensor.numel() for tensor in tensors.values())
     if work > most:
         raise SavedError(f"{where} has groups that cut {work:,} positions, more than {most:,}")
 
