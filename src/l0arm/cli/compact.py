@@ -12,6 +12,7 @@ from l0arm.cli.console import say, say_json
 from l0arm.cli.deployed import Force
 from l0arm.cli.loading import load_data
 from l0arm.cli.options import DataDir, Json, Run
+from l0arm.compaction.folders import check_free
 from l0arm.experiments.deployment import network_record
 from l0arm.experiments.folder import RunFolder
 from l0arm.experiments.trained import trained_network
@@ -29,6 +30,7 @@ def compact(
     l0arm.json, model.safetensors and a README.md; `l0arm.load(FOLDER, factory)` reads it.
     """
     folder, path = RunFolder(run), out or run / "compact"
+    check_free(path, force=force)
     trained = trained_network(folder, load_data(folder.recipe().data.name, data_dir, quiet=as_json))
     gated = trained.gated()
     facts = trained.measured()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -9,7 +10,7 @@ from torch import nn
 
 from l0arm.experiments.measuring import evaluate
 from l0arm.experiments.trained import Trained
-from l0arm.groups import Gated
+from l0arm.groups import EmptyGroupWarning, Gated
 from l0arm.metrics import count_flops
 
 
@@ -29,7 +30,9 @@ def sweep(trained: Trained, gated: Gated, thresholds: Sequence[float]) -> list[S
     """A point for each threshold; the gates' own threshold is as before afterwards."""
     before = gated.threshold
     try:
-        return with_pareto([_point(trained, gated, tau) for tau in thresholds])
+        with warnings.catch_warnings():  # the widths tell of groups that are closed whole
+            warnings.simplefilter("ignore", EmptyGroupWarning)
+            return with_pareto([_point(trained, gated, tau) for tau in thresholds])
     finally:
         gated.threshold = before
 
