@@ -176,8 +176,6 @@ def test_bench_puts_all_forms_side_by_side(trained: Cli, tmp_path: Path) -> None
     for line in result["latency"]:
         for ms in line["ms"].values():
             assert 0 < ms["low"] <= ms["median"] <= ms["high"]
-    text = (tmp_path / RUN / "bench" / "bench.txt").read_text()
-    assert "266,610" in text
-    assert text in ended.out
+    assert (tmp_path / RUN / "bench" / "bench.txt").read_text() in ended.out
     assert f"wrote {RUN}/bench/bench.txt and {RUN}/bench/bench.json" in ended.out
     assert "bench.txt exists" in trained(f"bench {RUN} --quick").err

@@ -33,9 +33,9 @@ def compact(gated: Gated, *, optimizer: torch.optim.Optimizer | None = None) -> 
     return select_inputs(small, gated.layout, draw)
 
 
-def final_draw(gated: Gated) -> Draw:
-    """z-bar (Eq. 14) without the units that nothing reads any more."""
-    z = follow_dead(gated.layout, gated.deterministic())
+def final_draw(gated: Gated, z: Tensor | None = None) -> Draw:
+    """z-bar (Eq. 14), or other gates, without the units that nothing reads any more."""
+    z = follow_dead(gated.layout, gated.deterministic() if z is None else z)
     return Draw(gated.layout, z, writes=False)
 
 

@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 DESCRIPTION, TENSORS, CARD = "l0arm.json", "model.safetensors", "README.md"
-OWN = {DESCRIPTION, TENSORS, CARD, "config.json", "generation_config.json"}
+CONFIG = "config.json"  # of transformers, where all layers have one width
+OWN = {DESCRIPTION, TENSORS, CARD, CONFIG}
 OWN_ENDINGS = {".onnx", ".pt2"}  # what export may have put beside them
 
 

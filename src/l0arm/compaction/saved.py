@@ -12,8 +12,9 @@ from torch import nn
 from l0arm.compaction.card import card
 from l0arm.compaction.compact import cut_copy, final_draw, select_inputs
 from l0arm.compaction.description import Description, read_description
-from l0arm.compaction.folders import CARD, DESCRIPTION, TENSORS, appearing, check_free
+from l0arm.compaction.folders import CARD, CONFIG, DESCRIPTION, TENSORS, appearing, check_free
 from l0arm.compaction.rebuilding import attributes_of, check_same, rebuilt
+from l0arm.compaction.uniform import tie_widths
 from l0arm.compaction.weights_file import (
     SavedError,
     facts_of,
@@ -34,6 +35,7 @@ def save(
     *,
     metrics: Mapping[str, Any] | None = None,
     certificate: Mapping[str, Any] | None = None,
+    uniform: bool = False,
     force: bool = False,
 ) -> Path:
     """Write the compact network to a folder that ``load`` reads, and nothing else has to.
@@ -41,6 +43,8 @@ def save(
     ``l0arm.json`` says what is left of which model, ``model.safetensors`` has the weights,
     ``README.md`` tells a person. The folder appears whole or not at all. One that exists is refused
     unless ``force`` says to replace it; one with files of other origin is refused in any case.
+    ``uniform`` (BERT, GPT-2, Llama with gated MLPs) gives all layers the width of the widest and
+    writes a ``config.json``, so that ``from_pretrained`` of transformers alone can load it.
     """
     if not isinstance(gated, Gated):
         raise TypeError(
@@ -49,7 +53,8 @@ def save(
     folder = Path(folder)
     check_free(folder, force=force)
     _check_extra_state(gated.model)
-    draw = final_draw(gated)
+    tied = tie_widths(gated) if uniform else None
+    draw = final_draw(gated, None if tied is None else tied.z)
     gated.warn_of_empty(draw)
     small = cut_copy(gated, draw)
     attributes = attributes_of(small, gated.groups)
@@ -69,6 +74,8 @@ def save(
             metrics=metrics or {},
             certificate=certificate,
         )
+        if tied is not None:
+            (new / CONFIG).write_text(tied.config, encoding="utf-8")
         (new / DESCRIPTION).write_text(told.to_json(), encoding="utf-8")
         size = (new / TENSORS).stat().st_size
         (new / CARD).write_text(card(told, size), encoding="utf-8")

@@ -89,7 +89,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
         name: tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
         for name, tensor in tensors.items()
     }
-    safetensors.torch.save_file(plain, path)
+    safetensors.torch.save_file(plain, path, metadata={"format": "pt"})  # as hubs expect
 
 
 def read_tensors(path: Path) -> Iterator[tuple[str, Tensor]]:
