@@ -7,6 +7,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from l0arm.compaction.description import read_description
 from l0arm.compaction.weights_file import DTYPES, LARGEST_TEXT, Fact, SavedError, read_header
 
 
@@ -71,3 +72,19 @@ def test_a_file_of_few_bytes_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"\0\0")
     with pytest.raises(SavedError, match="cut off or no safetensors file"):
         read_header(tmp_path / "file")
+
+
+def test_a_header_of_gigabytes_is_not_read_though_it_is_there(tmp_path: Path) -> None:
+    path = written(tmp_path / "file", {}, length=LARGEST_TEXT + 1)
+    with path.open("r+b") as file:
+        file.truncate(2 * LARGEST_TEXT)  # sparse: it takes no room
+    with pytest.raises(SavedError, match="cut off or no safetensors file"):
+        read_header(path)
+
+
+def test_a_description_of_gigabytes_is_not_read(tmp_path: Path) -> None:
+    path = written(tmp_path / "l0arm.json", {})
+    with path.open("r+b") as file:
+        file.truncate(LARGEST_TEXT + 1)
+    with pytest.raises(SavedError, match="a description has 67,108,864 at most"):
+        read_description(path)
