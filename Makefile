@@ -71,7 +71,7 @@ format: $(STAMP)
 
 bench: $(STAMP)
 	@echo "Running the benchmarks"
-	@$(BIN)/python benchmarks/run.py
+	@$(BIN)/l0arm bench
 
 clean:
 	@echo "Removing $(VENV), caches and builds"

@@ -17,9 +17,10 @@ LAYERS = [  # from the bottom; a module may import from any layer below its own
     {"groups"},
     {"estimators", "penalties"},
     {"compaction", "metrics", "methods", "planning"},
+    {"budgeting"},
     {"entry"},
     {"l0arm"},  # the package itself: its public names
-    {"experiments", "plots", "export", "integrations"},
+    {"benchmarks", "experiments", "plots", "export", "integrations"},
     {"cli"},
     {"__main__"},
 ]

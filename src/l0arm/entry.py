@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import nn
 
+from l0arm.budgeting import BudgetLike, budget_for
 from l0arm.groups import Gated, Group
 from l0arm.groups.gated import Execution, Threshold
 from l0arm.methods import METHODS, Method
+from l0arm.planning import Plan, exchange, plan
 
 
 def sparsify(
     model: nn.Module,
-    groups: Sequence[Group] | None = None,
+    groups: Sequence[Group] | Plan | None = None,
     method: Method | str = "l0-disarm",
     *,
+    example_inputs: Sequence[Any] | Any = None,
+    example_kwargs: Mapping[str, Any] | None = None,
+    initial: float | None = None,
+    budget: BudgetLike | None = None,
     execution: Execution = "sliced",
     threshold: Threshold = 0.5,
     sharing: bool = True,
@@ -26,7 +33,12 @@ def sparsify(
 ) -> Gated:
     """Give every unit of ``model`` a stochastic binary gate.
 
-    ``groups`` says where the gates sit; a model with a ``groups()`` method brings its own.
+    ``groups`` says where the gates sit: a list of Group, or a Plan; a model with a ``groups()``
+    method brings its own. With ``example_inputs`` (or ``example_kwargs``) any model is planned.
+    ``initial`` is the probability that a gate is open at the start, for all groups: near 1, such
+    as 0.95, for a pretrained model.
+    ``budget`` limits the expected size instead of a lambda: "40%" of the parameters, or
+    ``{"flops": "30%"}``, or an amount, ``{"flops": 2e8}``, for the example inputs.
     ``method`` is a Method or its name in METHODS, then with its options (``lam=...``).
     ``sharing`` computes once what both evaluations of a step have in common (the same result).
     The model is used, not copied: it gets forward hooks, its parameters stay its own.
@@ -40,36 +52,79 @@ def sparsify(
         raise ValueError(
             "the model is gated already; sparsify the plain model, or compact it first"
         )
-    if groups is None:
-        own = getattr(model, "groups", None)
-        if not callable(own):
-            raise ValueError(
-                f"{type(model).__name__} has no groups() of its own; pass groups=[Group(...), ...]"
-            )
-        groups = own()
-    if isinstance(groups, Group):
-        raise TypeError("groups must be a sequence, got a single Group; write groups=[group]")
-    if isinstance(method, str):
-        method = _named(method, options)
-    elif not isinstance(method, Method):
-        raise TypeError(
-            f"method must be a Method or a name, got {method!r}; call its factory, e.g. "
-            "methods.l0_arm(lam=...), or pass method='l0-arm', lam=..."
-        )
-    elif options:
-        raise TypeError(
-            f"{', '.join(sorted(options))} belong to a method given by name; "
-            "set them where you build the Method"
-        )
-    return Gated(
+    if budget is not None and isinstance(method, str):
+        options.setdefault("lam", 0.0)
+    method = _method(method, options)
+    found = _groups(model, groups, example_inputs, example_kwargs)
+    if initial is not None:
+        found = [replace(group, initial=initial) for group in found]
+    gated = Gated(
         model,
-        groups,
+        found,
         method,
         execution=execution,
         threshold=threshold,
         sharing=sharing,
         generator=generator,
     )
+    if budget is not None:
+        gated.budget = budget_for(gated, budget, _listed(example_inputs))
+    return gated
+
+
+def _listed(inputs: Sequence[Any] | Any) -> Sequence[Any]:
+    """Example inputs as a sequence; a single tensor is one input."""
+    if inputs is None:
+        return ()
+    return inputs if isinstance(inputs, list | tuple) else (inputs,)
+
+
+def _groups(
+    model: nn.Module,
+    groups: Sequence[Group] | Plan | None,
+    inputs: Sequence[Any] | Any,
+    kwargs: Mapping[str, Any] | None,
+) -> Sequence[Group]:
+    if isinstance(groups, Group):
+        raise TypeError("groups must be a sequence, got a single Group; write groups=[group]")
+    if groups is None and (inputs is not None or kwargs is not None):
+        groups = plan(model, () if inputs is None else inputs, kwargs)
+    if isinstance(groups, Plan):
+        return _applied(model, groups)
+    if groups is not None:
+        return groups
+    own = getattr(model, "groups", None)
+    if not callable(own):
+        raise ValueError(
+            f"{type(model).__name__} has no groups() of its own; pass groups=[Group(...), ...], or "
+            "example_inputs=(x,) to have them planned"
+        )
+    found: Sequence[Group] = own()
+    return found
+
+
+def _applied(model: nn.Module, planned: Plan) -> Sequence[Group]:
+    """The plan's groups; modules that cannot run with fewer units are exchanged first."""
+    planned.check(model)
+    for name in dict.fromkeys(name for entry in planned.planned for name in entry.replaces):
+        exchange(model, name)
+    return planned.groups
+
+
+def _method(method: Method | str, options: dict[str, Any]) -> Method:
+    if isinstance(method, str):
+        return _named(method, options)
+    if not isinstance(method, Method):
+        raise TypeError(
+            f"method must be a Method or a name, got {method!r}; call its factory, e.g. "
+            "methods.l0_arm(lam=...), or pass method='l0-arm', lam=..."
+        )
+    if options:
+        raise TypeError(
+            f"{', '.join(sorted(options))} belong to a method given by name; "
+            "set them where you build the Method"
+        )
+    return method
 
 
 def _named(name: str, options: dict[str, Any]) -> Method:

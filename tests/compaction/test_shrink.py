@@ -166,3 +166,14 @@ def test_units_that_are_parts_of_an_input_move_to_their_new_places(closed: list[
 def test_a_bound_that_is_no_probability_is_refused(bound: float, network: Any) -> None:
     with pytest.raises(ValueError, match="strictly between 0 and 1; got"):
         shrink(network("mlp").gated(), bound=bound)
+
+
+def test_a_group_keeps_as_many_units_as_its_floor() -> None:
+    net = nn.Sequential(nn.Linear(2, 5), nn.Linear(5, 1))
+    makes = (Slice("0.weight", 0), Slice("0.bias", 0))
+    group = Group("g", 5, reads=(Slice("1.weight", 1),), makes=makes, floor=3)
+    gated = sparsify(net, [group], "l0-arm", lam=0.0)
+    gated.phi.data = torch.tensor([-2.0, -1.5, -3.0, -1.0, -2.5])  # all below the bound
+    smaller = shrink(gated)
+    assert smaller.phi.tolist() == [-2.0, -1.5, -1.0]
+    assert smaller.groups[0].floor == 3

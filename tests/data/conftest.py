@@ -179,3 +179,9 @@ def same() -> Callable[..., bool]:
 def outside_pickle() -> Callable[[bytes], object]:
     """Python's own reader, which trusts the file: the oracle for pickles that the tests made."""
     return lambda content: pickle.loads(content, encoding="bytes")
+
+
+@pytest.fixture(autouse=True)
+def _direct(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Local servers are reached directly, whatever proxy the machine has."""
+    monkeypatch.setenv("no_proxy", "127.0.0.1")

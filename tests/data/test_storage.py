@@ -53,7 +53,7 @@ def test_gzip_is_known_by_its_first_bytes(name: str, compress: bool, tmp_path: P
 def test_a_truncated_gzip_file_is_named(keep: int, tmp_path: Path) -> None:
     path = tmp_path / "cut.gz"
     path.write_bytes(gzip.compress(bytes(range(256)) * 9)[:keep])
-    with pytest.raises(DataError, match=r"cut\.gz: cannot be read to its end .* replace it"):
+    with pytest.raises(DataError, match=r"cut\.gz: cannot be read to its end .* put the original"):
         read_content(path)
 
 

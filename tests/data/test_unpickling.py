@@ -124,7 +124,7 @@ def test_a_shape_that_does_not_fit_its_bytes_is_refused(formats: SimpleNamespace
         b"\x80\x02cnumpy\ndtype\nN}U\x08__call__K\x01s\x86b.",  # the same by its slots
         b"\x80\x02}U\x04datacnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\n\x85Rs.",
         b"\x80\x02cnumpy.core.multiarray\n_reconstruct\nK\x01\x85R.",
-        b"\x80\x02c_codecs\nencode\nX\x01\x00\x00\x00aX\x05\x00\x00\x00rot13\x86R.",
+        b"\x80\x02}X\x01\x00\x00\x00bc_codecs\nencode\nX\x01\x00\x00\x00aX\x03\x00\x00\x00hex\x86Rs.",
     ],
 )
 def test_malformed_pickles_are_refused(content: bytes) -> None:

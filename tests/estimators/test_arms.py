@@ -5,11 +5,11 @@ from itertools import combinations, product
 
 import pytest
 import torch
+from tests.estimators.enumeration import GATES, gates_of, gradient, in_phi, smooth
 from torch import Tensor
 
 from l0arm.estimators import ARMS, DisARM
 from l0arm.estimators.arms import antithetic_draws, correction
-from tests.estimators.enumeration import GATES, gates_of, gradient, in_phi, smooth
 
 
 def law(p: float, n: int) -> dict[tuple[int, ...], float]:

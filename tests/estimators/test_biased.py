@@ -6,20 +6,19 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
-
-from l0arm.estimators import Concrete, Estimator, ReinMax, STGumbel, StraightThrough
 from tests.estimators.enumeration import (
     GATES,
     expectation,
     gates_of,
     gradient,
-    in_phi,
     noise_for,
     patterns,
     probability,
     smooth,
 )
+from torch import Tensor
+
+from l0arm.estimators import Concrete, Estimator, ReinMax, STGumbel, StraightThrough
 
 every_gate = pytest.mark.parametrize("g", GATES.values(), ids=GATES)
 A = torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64)
@@ -107,8 +106,8 @@ def relaxed_mean(estimator: Estimator, f: Callable[[Tensor], Tensor], p: float) 
 
 def smoothed(f: Callable[[Tensor], Tensor], p: float, temperature: float) -> float:
     """E[f(y)], y the relaxed gate, by the midpoint rule on the line of logistic noise."""
-    x = torch.linspace(-40, 40, 8001, dtype=torch.float64)
-    density = torch.sigmoid(x) * torch.sigmoid(-x) * (80 / 8000)
+    x = torch.linspace(-40, 40, 2001, dtype=torch.float64)
+    density = torch.sigmoid(x) * torch.sigmoid(-x) * (80 / 2000)
     y = torch.sigmoid((torch.logit(torch.tensor(p, dtype=torch.float64)) + x) / temperature)
     return float((torch.stack([f(value[None]) for value in y]) * density).sum())
 

@@ -5,10 +5,6 @@ from itertools import accumulate, pairwise
 
 import pytest
 import torch
-from torch import Tensor
-
-from l0arm.estimators import UGC, Bitflip, DisARM, LocalExpectation
-from l0arm.estimators.flips import chosen
 from tests.estimators.enumeration import (
     GATES,
     gates_of,
@@ -19,6 +15,10 @@ from tests.estimators.enumeration import (
     probability,
     smooth,
 )
+from torch import Tensor
+
+from l0arm.estimators import UGC, Bitflip, DisARM, LocalExpectation
+from l0arm.estimators.flips import chosen
 
 every_gate = pytest.mark.parametrize("g", GATES.values(), ids=GATES)
 both = pytest.mark.parametrize("q", ["variance", "uniform"])

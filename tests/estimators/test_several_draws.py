@@ -4,9 +4,6 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from torch import Tensor
-
-from l0arm.estimators import DoubleCV, Estimator, ReinforceLOO
 from tests.estimators.enumeration import (
     GATES,
     gates_of,
@@ -17,6 +14,9 @@ from tests.estimators.enumeration import (
     probability,
     smooth,
 )
+from torch import Tensor
+
+from l0arm.estimators import DoubleCV, Estimator, ReinforceLOO
 
 every_gate = pytest.mark.parametrize("g", GATES.values(), ids=GATES)
 CASES = [

@@ -65,6 +65,21 @@ def test_a_hung_gradient_changes_no_value_and_adds_to_the_own_one() -> None:
     torch.testing.assert_close(x.grad, torch.tensor([10.6, 21.4]))
 
 
+def test_a_hung_gradient_is_scaled_with_the_loss_and_can_be_differentiated() -> None:
+    scale = torch.tensor(3.0, requires_grad=True)
+    x = torch.tensor([0.3, 0.7], requires_grad=True)
+    hung = scale * with_gradient(torch.tensor(5.0), of=x, grad=torch.tensor([10.0, 20.0]))
+    (gradient,) = torch.autograd.grad(hung, x, create_graph=True)
+    assert gradient.tolist() == [30.0, 60.0]
+    assert torch.autograd.grad(gradient.sum(), scale)[0].item() == 30.0
+
+
+def test_a_hung_gradient_belongs_to_every_entry_of_a_value() -> None:
+    x = torch.tensor([0.3, 0.7], requires_grad=True)
+    hung = with_gradient(torch.ones(2), of=x, grad=torch.tensor([10.0, 20.0]))
+    assert torch.autograd.grad(hung[1], x)[0].tolist() == [10.0, 20.0]
+
+
 def test_a_gate_saturated_within_the_resolution_of_u_gets_0() -> None:
     pi = torch.tensor([0.0, 1e-8, 0.5, 1.0])
     assert per_probability(torch.ones(4), pi).tolist() == [0.0, 0.0, 4.0, 0.0]
@@ -86,3 +101,8 @@ def test_u_is_never_drawn_in_half_precision(dtype: torch.dtype) -> None:
 def test_full_precisions_pass_untouched(dtype: torch.dtype) -> None:
     x = torch.rand(2, dtype=dtype)
     assert at_least_float32(x) is x
+
+
+def test_gates_without_probabilities_are_refused() -> None:
+    with pytest.raises(TypeError, match=r"object has no probs, .* z ~ Ber\(probs\); use Bernoulli"):
+        probabilities(object())

@@ -15,7 +15,10 @@ def state(number: int) -> dict[str, Any]:
         "step": number,
         "rate": 0.1 + 0.2,
         "nothing": None,
-        "optimizer": {"state": {0: {"m": torch.full((2, 3), float(number))}}, "betas": (0.9, 0.999)},
+        "optimizer": {
+            "state": {0: {"m": torch.full((2, 3), float(number))}},
+            "betas": (0.9, 0.999),
+        },
         "double": torch.tensor([1.0 / 3.0], dtype=torch.float64),
         "generator": torch.get_rng_state(),
     }
@@ -58,7 +61,9 @@ def test_two_are_kept(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("kind", ["flipped", "cut", "empty", "no tensors", "cut json", "empty json"])
+@pytest.mark.parametrize(
+    "kind", ["flipped", "cut", "empty", "no tensors", "cut json", "empty json"]
+)
 def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(tmp_path: Path, kind: str) -> None:
     save_checkpoint(tmp_path, 1, state(1))
     save_checkpoint(tmp_path, 2, state(2))
@@ -70,7 +75,7 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(tmp_path: Path, 
         tensors.write_bytes(whole[: len(whole) // 2])
     elif kind == "empty":
         tensors.write_bytes(b"")
-    elif kind == "no tensors":
+    elif kind == "gone":
         tensors.unlink()
     else:
         tree.write_bytes(tree.read_bytes()[: 0 if kind == "empty json" else 100])

@@ -1,6 +1,5 @@
 """kill -9 at random moments, --resume, and the run ends as one that was left alone."""
 
-import os
 import random
 import signal
 import subprocess
@@ -76,9 +75,10 @@ def compare(tmp_path: Path, recipe: str, kills: int, seed: int) -> int:
     whole, killed = RunFolder(tmp_path / "whole"), RunFolder(tmp_path / "killed")
     left_alone = start(whole, recipe)
     landed = kill_until_done(killed, recipe, kills, seed)
-    assert left_alone.wait() == 0
+    _, errors = left_alone.communicate()
+    assert left_alone.returncode == 0, errors.decode()
     assert outcome(killed) == outcome(whole)
-    assert sorted(os.listdir(killed.path)) == sorted(os.listdir(whole.path))
+    assert {p.name for p in killed.path.iterdir()} == {p.name for p in whole.path.iterdir()}
     assert not list(killed.checkpoints.glob(".*"))
     return landed
 

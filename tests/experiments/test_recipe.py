@@ -39,13 +39,17 @@ def test_the_strength_is_the_papers(name: str, lam: float | list[float]) -> None
 
 
 @pytest.mark.parametrize(("name", "row"), PRINTED.items())
-def test_a_recipe_carries_the_row_the_paper_prints(name: str, row: tuple[str, float, float]) -> None:
+def test_a_recipe_carries_the_row_the_paper_prints(
+    name: str, row: tuple[str, float, float]
+) -> None:
     paper = load_recipe(name).paper
     assert paper is not None
     assert (paper.architecture, paper.prune_rate, paper.accuracy) == row
 
 
-@pytest.mark.parametrize("name", [n for n in recipe_names() if n.startswith(("mlp-l0-ar", "lenet5-l0-ar"))])
+@pytest.mark.parametrize(
+    "name", [n for n in recipe_names() if n.startswith(("mlp-l0-ar", "lenet5-l0-ar"))]
+)
 def test_mnist_is_trained_as_in_section_5_1(name: str) -> None:
     recipe = load_recipe(name)
     assert (recipe.training.batch, recipe.training.epochs) == (100, 200)

@@ -143,9 +143,7 @@ def test_a_rate_halved_is_used(folder: RunFolder, quick: Quick, digits: Dataset)
     assert [r.lr for r in records.read(folder.records)] == [0.001, 0.0005, 0.00025]
 
 
-def test_tuning_never_sees_the_test_images(
-    tmp_path: Path, quick: Quick, digits: Dataset
-) -> None:
+def test_tuning_never_sees_the_test_images(tmp_path: Path, quick: Quick, digits: Dataset) -> None:
     tuned = quick("mlp-dense", "data.held_out=500", "data.limit=0")
     other = replace(digits, test_images=torch.zeros_like(digits.test_images))
     one, two = RunFolder(tmp_path / "1"), RunFolder(tmp_path / "2")
@@ -200,7 +198,10 @@ def test_the_checkpoint_of_another_network_is_refused(
     ("overrides", "message"),
     [
         (("method.name=l0-amr",), "no method 'l0-amr'; did you mean"),
-        (("method.options.chian=1",), "method 'l0-arm' has no option 'chian'; did you mean 'chain'"),
+        (
+            ("method.options.chian=1",),
+            "'l0-arm' has no option 'chian'; did you mean 'chain'",
+        ),
         (("method.lam=[1, 2]",), "lam has 2 entries, but there are 3 groups"),
         (("data.limit=100000",), "data.limit is 100000, but 'mnist-mini' has 8000 images"),
         (("model.name=wide-resnet",), "wide-resnet takes images of 3 x 32 x 32, but 'mnist-mini'"),

@@ -114,3 +114,22 @@ def test_a_draw_that_must_not_write_is_the_same_draw(layout: Layout) -> None:
     twin = z.without_writing()
     assert (z.writes, twin.writes) == (True, False)
     assert as_list(twin.kept(made(layout)).index) == as_list(z.kept(made(layout)).index)
+
+
+@pytest.mark.parametrize(
+    ("filters", "binary"),
+    [([1, 0, 1], True), ([0, 0, 0], True), ([0.5, 1, 1.5], False), ([-1, 0, 1], False)],
+)
+def test_only_zeros_and_ones_are_binary(layout: Layout, filters: list[float], binary: bool) -> None:
+    assert draw(layout, filters, [1] * 6).binary == binary
+
+
+def test_open_gates_are_counted_where_nothing_is_dropped_too() -> None:
+    groups = [
+        Group("weights", 12, reads=(Slice("0.weight", None),)),
+        Group("outputs", 3, reads=(Slice("1.weight", 1),), makes=(Slice("0.weight", 0),)),
+    ]
+    layout = resolve(nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2)), groups)
+    assert [group.drops for group in layout.groups] == [False, True]
+    z = Draw(layout, torch.tensor([1.0] * 7 + [0.0] * 5 + [0.0, 1.0, 1.0]))
+    assert (z.counts, z.full, z.empty) == ([7, 2], [False, False], [])

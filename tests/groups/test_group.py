@@ -113,3 +113,9 @@ def test_names_of_groups_are_unique() -> None:
 def test_a_bare_slice_in_place_of_a_tuple_is_refused():
     with pytest.raises(TypeError, match=r"'g': reads must be a tuple of Slice, got Slice"):
         Group("g", 2, reads=Slice("w", 1))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("floor", [-1, 4])
+def test_a_floor_beyond_the_units_is_refused(floor: int) -> None:
+    with pytest.raises(ValueError, match=f"keep at least {floor} of its 3 units; floor lies betw"):
+        Group("g", 3, reads=(Slice("a", 1),), floor=floor)

@@ -125,3 +125,8 @@ def test_gates_are_numbered_group_by_group() -> None:
     found = resolve(LeNet5(), LeNet5().groups())
     assert (found.offsets, found.gates) == ((0, 20, 70, 870), 1370)
     assert torch.bincount(found.group_of).tolist() == [20, 50, 800, 500]
+
+
+def test_rows_are_cut_before_columns() -> None:
+    cuts = resolve(MLP(), MLP().groups()).tensors  # the group that reads columns comes first
+    assert list(cuts["fc1.weight"].axes) == list(cuts["fc2.weight"].axes) == [0, 1]

@@ -128,6 +128,15 @@ def test_l0_pulls_phi_by_lambda_times_size_times_slope(g: GateFunction) -> None:
     torch.testing.assert_close(found, slope * pi.new_tensor(SIZES) * pi.new_tensor(LAM_OF_GATE))
 
 
+def test_l0_takes_gates_of_another_precision() -> None:
+    gated = network()
+    single = Bernoulli(ScaledSigmoid())(gated.phi.float())
+    expected = sum(
+        lam * n * p for lam, n, p in zip(LAM_OF_GATE, SIZES, single.probs.tolist(), strict=True)
+    )
+    assert L0(LAM)(gated, single).item() == pytest.approx(expected, rel=1e-6)
+
+
 def test_l0_does_not_pull_a_saturated_gate() -> None:
     gated = network(HardSigmoid(7))
     nn.init.constant_(gated.phi, -0.9)

@@ -10,7 +10,9 @@ import sys
 
 import typer
 
+from l0arm.cli.bench import bench
 from l0arm.cli.compact import compact
+from l0arm.cli.compare import compare
 from l0arm.cli.data import data
 from l0arm.cli.evaluate import evaluate
 from l0arm.cli.figure import figure
@@ -29,10 +31,11 @@ app = typer.Typer(
     epilog="Start with: l0arm train mlp-l0-arm --set data.name=mnist-mini --epochs 3",
     no_args_is_help=True,
     add_completion=False,
-    rich_markup_mode="rich",
+    rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
 )
-for verb in (train, evaluate, compact, recipes, data, table, figure, report, reproduce):
+VERBS = (train, evaluate, compact, recipes, data, table, figure, report, reproduce, compare, bench)
+for verb in VERBS:
     app.command()(verb)
 
 

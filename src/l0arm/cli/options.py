@@ -7,9 +7,7 @@ from typing import Annotated
 
 import typer
 
-RunsRoot = Annotated[
-    Path, typer.Option("--runs", help="Folder of all runs: RUNS/<recipe>/seed-<n>.")
-]
+RunsRoot = Annotated[Path, typer.Option("--runs", help="Folder of all runs: RUNS/RECIPE/seed-N.")]
 DataDir = Annotated[
     Path | None,
     typer.Option(help="Folder with the files of the data sets; else cache, mirrors, npm."),

@@ -38,7 +38,7 @@ def reproduce(
     Interrupt it when you like: the runs save themselves, and the same command goes on. A partial
     table says what is missing. Finished runs are copied, small, to RESULTS/runs.
 
-      l0arm reproduce table2 --data-dir ~/mnist --seeds 1 --jobs 2
+        l0arm reproduce table2 --data-dir ~/mnist --seeds 1 --jobs 2
     """
     recipes = recipes_of(what, only)
     for name in sorted({recipe.data.name for recipe in recipes}):

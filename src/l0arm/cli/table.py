@@ -9,8 +9,11 @@ import typer
 
 from l0arm.cli.console import say
 from l0arm.cli.options import Quiet, RunsRoot
-from l0arm.experiments.files import replacing, write_json
-from l0arm.experiments.tables import paper_table
+from l0arm.experiments import table_text
+from l0arm.experiments.errors import UserError
+from l0arm.experiments.tables import table2, table3
+
+TABLES = {"table2": table2, "table3": table3}
 
 
 def table(
@@ -28,10 +31,6 @@ def table(
 
 def write_table(what: str, runs: Path, results: Path, seeds: int) -> tuple[Path, Path]:
     """The table as text and as data."""
-    made = paper_table(what, runs, seeds)
-    results.mkdir(parents=True, exist_ok=True)
-    markdown, data = results / f"{what}.md", results / f"{what}.json"
-    with replacing(markdown) as file:
-        file.write(made.to_markdown().encode())
-    write_json(data, made.to_json())
-    return markdown, data
+    if what not in TABLES:
+        raise UserError(f"no table '{what}'; there are {', '.join(TABLES)}")
+    return table_text.write_table(TABLES[what](runs, seeds), results)

@@ -49,11 +49,9 @@ def train(
 
     Examples:
 
-      l0arm train mlp-l0-arm --set data.name=mnist-mini --epochs 3
-
-      l0arm train lenet5-l0-arm-separate --data-dir ~/mnist --seed 1
-
-      l0arm train lenet5-l0-arm-separate --data-dir ~/mnist --seed 1 --resume
+        l0arm train mlp-l0-arm --set data.name=mnist-mini --epochs 3
+        l0arm train lenet5-l0-arm-separate --data-dir ~/mnist --seed 1
+        l0arm train lenet5-l0-arm-separate --data-dir ~/mnist --seed 1 --resume
     """
     settings = load_recipe(recipe, _overrides(set_, seed, epochs))
     folder = RunFolder(run_dir or default_folder(runs, settings))

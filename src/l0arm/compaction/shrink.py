@@ -21,12 +21,18 @@ def shrink(
     """A smaller Gated without the units whose gates are open with probability below ``bound``.
 
     Weights, buffers, phi and the optimizer's state are carried over; what remains computes, under
-    any draw, what it computed before with those gates closed. Every group keeps a unit. Inputs that
-    are gathered (``select``) stay gated: nobody can stop sending them. Call it between epochs,
+    any draw, what it computed before with those gates closed. Every group keeps a unit, and as many
+    as its floor. Inputs that are gathered (``select``) stay gated: nobody can stop sending them.
+    Call it between epochs,
     ``gated = shrink(gated, optimizer=optimizer)``; the old one is of no use after that.
     """
     if not 0.0 < bound < 1.0:
         raise ValueError(f"bound is a probability strictly between 0 and 1; got {bound!r}")
+    if gated.budget is not None:
+        raise ValueError(
+            "shrink cannot carry a budget over, which counts in shares of the network it was set "
+            "for; train to the end, or give the smaller network a budget of its own"
+        )
     if gated.extras:
         raise ValueError(
             f"the method keeps {', '.join(gated.extras)} of every weight, which shrink cannot cut; "
@@ -71,8 +77,9 @@ def _staying(gated: Gated, bound: float) -> Tensor:
 def _one_each(gated: Gated, keep: Tensor, probability: Tensor) -> None:
     for number in range(len(gated.groups)):
         span = gated.layout.span(number)
-        if not bool(keep[span].any()):
-            keep[span.start + int(probability[span].argmax())] = True
+        least = max(1, gated.groups[number].floor)
+        if int(keep[span].sum()) < least:
+            keep[span.start + probability[span].topk(least).indices] = True
 
 
 def _shrunk(gated: Gated, number: int, keep: Tensor, draw: Draw) -> Group:

@@ -25,7 +25,7 @@ def read_members(archive: Path, names: Collection[str], limit: int = LIMIT) -> d
     except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
         raise DataError(
             f"{archive}: is no readable tar archive ({error}), so it is damaged or cut short; "
-            "replace it with the original, or delete it to have it downloaded"
+            "put the original archive in its place"
         ) from error
     missing = [name for name in names if name not in found]
     if missing:

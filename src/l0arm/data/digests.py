@@ -25,8 +25,7 @@ def check_digest(content: bytes | Path, digest: str, where: str | Path) -> None:
         name = "SHA-256" if algorithm == "sha256" else algorithm.upper()
         raise DataError(
             f"{where}: its {name} is {came[:8]}…, but the published file has {expected[:8]}…, so "
-            "it is damaged, cut short or another file; replace it with the original, or delete it "
-            "to have it downloaded"
+            "it is damaged, cut short or of another data set; put the original file in its place"
         )
 
 

@@ -42,8 +42,8 @@ def read_content(path: Path, limit: int = LIMIT) -> bytes:
             content = file.read(limit + 1)
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(
-            f"{path}: cannot be read to its end ({error}), so it is damaged or cut short; "
-            "replace it with the original, or delete it to have it downloaded"
+            f"{path}: cannot be read to its end ({error}), so it is damaged or cut short; put "
+            "the original file in its place"
         ) from error
     if len(content) > limit:
         raise DataError(f"{path}: holds more than {limit:,} bytes, so it is not the original file")

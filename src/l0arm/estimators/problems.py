@@ -61,7 +61,7 @@ def stages(probs: Tensor, generator: torch.Generator | None = None) -> dict[str,
     """
     pi = at_least_float32(probs.detach())
     u = torch.rand(pi.shape, generator=generator, dtype=pi.dtype, device=pi.device)
-    ends = {name: torch.where(u < pi, 1 - end, end) for name, end in ENDS.items()}
+    ends = {n: torch.where(u < pi, 1 - end, end).to(pi) for n, end in ENDS.items()}
     return {"start": pi, **ends}
 
 

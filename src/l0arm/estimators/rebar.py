@@ -69,7 +69,9 @@ class REBAR:
         parameters = {name: self.state[name].clone().requires_grad_() for name in names}
         value, s = self._estimate(f, probs.detach(), u, v, **parameters)
         gradients = torch.autograd.grad(s.square().sum(), list(parameters.values()))
-        descend(self.state, dict(zip(names, gradients, strict=True)), self.rate)
+        descend(
+            self.state, dict(zip(names, gradients, strict=True)), dict.fromkeys(names, self.rate)
+        )
         return surrogate(value, s.detach(), gates)
 
     def at(self, f: Objective, gates: Gates | Tensor, u: Tensor, v: Tensor) -> Tensor:

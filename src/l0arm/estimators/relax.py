@@ -26,17 +26,19 @@ from l0arm.estimators.surrogate import loss_of, probabilities, surrogate, unifor
 from l0arm.estimators.tuning import checked_rate, descend, resize, tuned
 from l0arm.gates import Gates
 
-NAMES = ("inward", "outward", "linear", "bias")
+PER_GATE = ("inward", "linear")
+NAMES = (*PER_GATE, "outward", "bias")
 
 
 @dataclass(frozen=True)
 class RELAX:
     """``(f(b) - r(y'))(b - pi) + d r(y)/d logit - d r(y')/d logit``, with b, y, y' as in REBAR.
 
-    ``r(y) = outward . tanh(inward (y - 1/2)) + linear . y + bias`` guesses the loss from the gates
-    alone. Its weights descend the squared estimate after every step (Adam with step ``rate``). f is
-    asked for one value at binary gates, so closed units are dropped. The network has an input per
-    gate; if their number changes (shrink), it starts anew.
+    ``r(y) = outward . tanh(inward (y - pi)) + linear . (y - pi) + bias`` guesses the loss from the
+    gates alone. Its weights descend the squared estimate after every step (Adam with step ``rate``,
+    over sqrt(V) for the weights of the V gates, which move r together). f is asked for one value at
+    binary gates, so closed units are dropped. If the number of gates changes (shrink), the network
+    starts anew.
 
     >>> probs = torch.tensor([0.3, 0.5], requires_grad=True)
     >>> value = RELAX()(lambda z: (z**2).sum(), probs, torch.Generator().manual_seed(0))
@@ -56,7 +58,7 @@ class RELAX:
             raise ValueError(f"hidden is a number of units >= 1; got {self.hidden!r}")
         checked_rate(self.rate)
         checked_temperature(self.temperature)
-        empty = {name: torch.zeros(0) for name in ("inward", "linear")}  # one entry per gate
+        empty = {name: torch.zeros(0) for name in PER_GATE}  # sized at the first call
         memory = tuned(**empty, outward=torch.zeros(self.hidden), bias=torch.zeros(()))
         object.__setattr__(self, "state", memory)
 
@@ -72,7 +74,9 @@ class RELAX:
         value, s = self._estimate(f, probs.detach(), u, v, weights)
         first = int(self.state["steps"]) == 0
         gradients = torch.autograd.grad(s.square().sum(), list(weights.values()))
-        descend(self.state, dict(zip(NAMES, gradients, strict=True)), self.rate)
+        slower = self.rate / probs.numel() ** 0.5
+        rates = {n: slower if n in PER_GATE else self.rate for n in NAMES}
+        descend(self.state, dict(zip(NAMES, gradients, strict=True)), rates)
         if first:  # from now on: the size of the loss need not be learnt in small steps
             self.state["bias"] = loss_of(value)
         return surrogate(value, s.detach(), gates)
@@ -102,8 +106,8 @@ class RELAX:
         b = open_gates(u, pi)
         value = f(b)
         zeta, zeta_b = logistic(pi, u), conditional_logistic(pi, b, v)
-        _, slope = _network(zeta, self.temperature, **weights)
-        guess_b, slope_b = _network(zeta_b, self.temperature, **weights)
+        _, slope = _network(zeta, pi, self.temperature, **weights)
+        guess_b, slope_b = _network(zeta_b, pi, self.temperature, **weights)
         slope_b = slope_b * conditional_slope(pi, b, zeta_b)
         s = (loss_of(value) - guess_b) * (b - pi) + slope - slope_b
         return value, torch.where(live(pi), s, 0.0)
@@ -111,14 +115,15 @@ class RELAX:
 
 def _network(
     zeta: Tensor,
+    pi: Tensor,
     temperature: float,
     inward: Tensor,
     outward: Tensor,
     linear: Tensor,
     bias: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """``r(y)`` and its derivative in zeta, written out."""
+    """``r(y)`` and its derivative in zeta, written out; pi, about which y lies, is a constant."""
     y, dy = relaxed(zeta, temperature)
-    h = torch.tanh(inward @ (y - 0.5))
-    guess = outward @ h + linear @ y + bias
+    h = torch.tanh(inward @ (y - pi))
+    guess = outward @ h + linear @ (y - pi) + bias
     return guess, ((outward * (1 - h.square())) @ inward + linear) * dy

@@ -5,7 +5,8 @@ A loss and not a gradient hook: clipping, accumulation and loss scalers need no 
 
 from __future__ import annotations
 
-from typing import Literal
+import math
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -46,7 +47,7 @@ def antithetic_pair(u: Tensor, probs: Tensor) -> tuple[Tensor, Tensor]:
     Both are exact draws from Ber(pi) for every g; ``>=`` keeps them so at pi = 0 and pi = 1.
     """
     pi = probs.detach()
-    return (u < pi).to(pi.dtype), (u >= 1 - pi).to(pi.dtype)
+    return (u < pi).type_as(pi), (u >= 1 - pi).type_as(pi)
 
 
 def antithetic_loss(f: Objective, z: Tensor, z_anti: Tensor, value: Tensor) -> Tensor:
@@ -84,13 +85,27 @@ def per_probability(s: Tensor, pi: Tensor) -> Tensor:
     make phi walk at random (and the quotient overflow).
     """
     variance = pi * (1 - pi)
-    live = variance > torch.finfo(pi.dtype).eps
-    return torch.where(live, s / variance.where(live, 1.0), 0.0)
+    return s / torch.threshold(variance, torch.finfo(pi.dtype).eps, math.inf)
 
 
 def with_gradient(value: Tensor, *, of: Tensor, grad: Tensor) -> Tensor:
     """``value`` unchanged; its derivative with respect to ``of`` is ``grad`` on top of its own."""
-    return at_least_float32(value) + (grad.detach() * (of - of.detach())).sum()
+    result: Tensor = _WithGradient.apply(at_least_float32(value), of, grad.detach())  # type: ignore[no-untyped-call]
+    return result
+
+
+class _WithGradient(torch.autograd.Function):
+    """One node of the graph, where ``value + (grad * (of - of.detach())).sum()`` would be four."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, of: Tensor, grad: Tensor) -> Tensor:
+        ctx.save_for_backward(grad)
+        return value.view_as(value)
+
+    @staticmethod
+    def backward(ctx: Any, outer: Tensor) -> tuple[Tensor, Tensor, None]:
+        (grad,) = ctx.saved_tensors
+        return outer, outer.sum() * grad, None
 
 
 def _phi(gates: Gates | Tensor) -> Tensor:

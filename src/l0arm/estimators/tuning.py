@@ -34,8 +34,8 @@ def resize(memory: Memory, **parameters: Tensor) -> None:
             memory[f"{name}_{moment}"] = torch.zeros_like(value)
 
 
-def descend(memory: Memory, gradients: dict[str, Tensor], rate: float) -> None:
-    """One step of Adam."""
+def descend(memory: Memory, gradients: dict[str, Tensor], rates: dict[str, float]) -> None:
+    """One step of Adam, of the given size for each parameter."""
     steps = int(memory["steps"]) + 1
     memory["steps"] = memory["steps"] + 1
     for name, gradient in gradients.items():
@@ -44,7 +44,7 @@ def descend(memory: Memory, gradients: dict[str, Tensor], rate: float) -> None:
         second = BETA_2 * memory[f"{name}_second"] + (1 - BETA_2) * gradient.square()
         memory[f"{name}_first"], memory[f"{name}_second"] = first, second
         scale = (second / (1 - BETA_2**steps)).sqrt() + EPSILON
-        memory[name] = memory[name] - rate * first / (1 - BETA_1**steps) / scale
+        memory[name] = memory[name] - rates[name] * first / (1 - BETA_1**steps) / scale
 
 
 def checked_rate(rate: float) -> float:

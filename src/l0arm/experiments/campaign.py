@@ -13,7 +13,8 @@ from pathlib import Path
 from l0arm.experiments import records
 from l0arm.experiments.errors import UserError
 from l0arm.experiments.folder import RunFolder
-from l0arm.experiments.recipe import Recipe, load_recipe, recipe_names
+from l0arm.experiments.recipe import Recipe, load_recipe
+from l0arm.experiments.tables import table_recipes
 
 ATTEMPTS = 2
 POLL_SECONDS = 0.5
@@ -99,18 +100,7 @@ def recipes_of(campaign: str, only: str = "*") -> list[Recipe]:
     """The recipes of "table2" or "table3": its rows, the dense networks, the controls."""
     if campaign not in ("table2", "table3"):
         raise UserError(f"nothing to reproduce as '{campaign}'; there are table2, table3")
-    recipes = [load_recipe(name) for name in recipe_names()]
-    table = int(campaign.removeprefix("table"))
-    rows = [r for r in recipes if r.paper is not None and r.paper.table == table]
-    worlds = {(r.model.name, r.data.name) for r in rows}
-    controls = {r.control for r in rows}
-    chosen = [
-        r
-        for r in recipes
-        if r in rows
-        or r.name in controls
-        or (not r.gated and (r.model.name, r.data.name) in worlds)
-    ]
+    chosen = table_recipes(int(campaign.removeprefix("table")))
     chosen = [r for r in chosen if fnmatch(r.name, only)]
     if not chosen:
         raise UserError(f"no recipe of {campaign} matches '{only}'; see `l0arm recipes`")

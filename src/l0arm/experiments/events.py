@@ -9,9 +9,19 @@ from l0arm.experiments.errors import UserError
 from l0arm.experiments.records import EpochRecord
 
 SCALARS = (
-    "lr train_loss penalty train_accuracy test_loss test_accuracy seconds prune_rate "
-    "prune_rate_realised flops_inference flops_training undecided"
-).split()
+    "lr",
+    "train_loss",
+    "penalty",
+    "train_accuracy",
+    "test_loss",
+    "test_accuracy",
+    "seconds",
+    "prune_rate",
+    "prune_rate_realised",
+    "flops_inference",
+    "flops_training",
+    "undecided",
+)
 
 
 def event_writer(folder: Path, purge_after: int) -> Any:
@@ -23,7 +33,7 @@ def event_writer(folder: Path, purge_after: int) -> Any:
             "TensorBoard is not installed; pip install 'l0arm[tensorboard]', or leave out "
             "--tensorboard"
         ) from None
-    return SummaryWriter(str(folder), purge_step=purge_after + 1)  # type: ignore[no-untyped-call]
+    return SummaryWriter(str(folder), purge_step=purge_after + 1)
 
 
 def write_events(writer: Any, record: EpochRecord) -> None:

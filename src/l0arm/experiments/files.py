@@ -17,6 +17,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
     temporary = Path(name)
     try:
+        os.fchmod(handle, 0o644)  # a temporary file is the owner's alone
         with os.fdopen(handle, "wb") as file:
             yield file
             file.flush()

@@ -117,19 +117,20 @@ def difference(one: Recipe, other: Recipe) -> str:
     >>> difference(load_recipe("mlp-dense"), load_recipe("mlp-dense", ["training.seed=1"]))
     'training.seed: 0, not 1'
     """
-    left, right = _flat(one.model_dump()), _flat(other.model_dump())
+    left, right = flat(one.model_dump()), flat(other.model_dump())
     for key in sorted(left.keys() | right.keys()):
         if left.get(key) != right.get(key):
             return f"{key}: {left.get(key)!r}, not {right.get(key)!r}"
     return "no difference"
 
 
-def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
+def flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """The leaves of nested tables, by path."""
+    leaves: dict[str, Any] = {}
     for key, value in tree.items():
         path = f"{prefix}{key}"
-        flat |= _flat(value, f"{path}.") if isinstance(value, dict) else {path: value}
-    return flat
+        leaves |= flat(value, f"{path}.") if isinstance(value, dict) else {path: value}
+    return leaves
 
 
 def environment(recipe: Recipe) -> dict[str, Any]:

@@ -27,8 +27,9 @@ def evaluate(
     network.train(False)
     loss, right = 0.0, 0
     with torch.no_grad():
-        for x, y in zip(images.split(1000), labels.split(1000), strict=True):
-            logits = network(preprocess(x))
+        for start in range(0, len(images), 1000):
+            y = labels[start : start + 1000]
+            logits = network(preprocess(images[start : start + 1000]))
             loss += float(F.cross_entropy(logits, y, reduction="sum"))
             right += int((logits.argmax(1) == y).sum())
     network.train(training)

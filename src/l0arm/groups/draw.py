@@ -6,9 +6,9 @@ wait for them in any case, and on a few hundred gates numpy is several times fas
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -49,30 +49,51 @@ class Draw:
     ) -> None:
         _check_length(z, layout.gates)
         self.layout, self.z, self.sliced, self.writes = layout, z, sliced, writes
-        values = at_least_float32(z.detach()).cpu().numpy()  # numpy has no bfloat16
-        self._open: Mask = np.ones(layout.gates + 1, dtype=np.bool_)  # the last gate never closes
-        np.not_equal(values, 0, out=self._open[:-1])
-        counts = np.add.reduceat(self._open[:-1], layout.offsets, dtype=int)
-        self.counts: list[int] = counts.tolist()
-        self.full = [n == group.units for n, group in zip(self.counts, layout.groups, strict=True)]
-        self.empty = [number for number, n in enumerate(self.counts) if n == 0]
-        self._kept_gates = self._open
-        if self.empty:
-            self._kept_gates = self._open.copy()
-            self._kept_gates[[layout.offsets[number] for number in self.empty]] = True
-        # Fractions (a thresholded mean, a relaxed gate) and gates with a graph are multiplied in.
-        self.binary = not z.requires_grad and np.array_equal(values, self._open[:-1])
+        fixed = z.detach()
+        self._values = at_least_float32(fixed).cpu().numpy()  # numpy has no bfloat16
         self._memo: dict[Axis, Kept] = {}
         self._units: dict[int, Tensor] = {}  # open units of a group
+        self.counts = [self._count(number) for number in range(len(layout.groups))]
+        self.full = [n == group.units for n, group in zip(self.counts, layout.groups, strict=True)]
+        self.empty = [number for number, n in enumerate(self.counts) if n == 0]
+        # Fractions (a thresholded mean, a relaxed gate) and gates with a graph are multiplied in.
+        self.binary = not z.requires_grad and torch.equal(fixed * fixed, fixed)
         if not self.binary:
-            self._refuse_fractions(values)
+            self._refuse_fractions()
         elif like is not None and like.binary:
             self._adopt(like)
+
+    def _count(self, group: int) -> int:
+        """How many gates of a group are open; where units are dropped, from their positions."""
+        if self.layout.groups[group].drops:
+            return len(self._open_units(group))
+        return int(np.count_nonzero(self._values[self.layout.span(group)]))
+
+    def _open_units(self, group: int) -> Tensor:
+        """Shared by all that the group makes and reads."""
+        if group not in self._units:
+            self._units[group] = self.positions(self._values[self.layout.span(group)])
+        return self._units[group]
+
+    @cached_property
+    def _open(self) -> Mask:
+        mask = np.ones(self.layout.gates + 1, dtype=np.bool_)  # the last gate never closes
+        np.not_equal(self._values, 0, out=mask[:-1])
+        return mask
+
+    @cached_property
+    def _kept_gates(self) -> Mask:
+        """The open gates and the stand-ins."""
+        if not self.empty:
+            return self._open
+        mask = self._open.copy()
+        mask[[self.layout.offsets[number] for number in self.empty]] = True
+        return mask
 
     def _adopt(self, like: Draw) -> None:
         """Where the gates agree with another draw's, take its positions, the very same tensors."""
         same = [
-            np.array_equal(self._open[span], like._open[span])
+            np.array_equal(self._values[span], like._values[span])
             for span in map(self.layout.span, range(len(self.counts)))
         ]
         for axis, kept in like._memo.items():
@@ -93,8 +114,8 @@ class Draw:
 
     def without_writing(self) -> Draw:
         """The same draw for a pass that must leave no trace in the buffers."""
-        twin = copy.copy(self)
-        twin.writes = False
+        twin = Draw.__new__(Draw)
+        twin.__dict__.update(self.__dict__, writes=False)
         twin._memo, twin._units = {}, {}  # it may be kept for long: positions on demand
         return twin
 
@@ -120,15 +141,15 @@ class Draw:
         """The gates of one group."""
         return self.z[self.layout.span(group)]
 
-    def positions(self, mask: Mask) -> Tensor:
-        """The numbers of the positions set in a mask, where the model can use them."""
+    def positions(self, mask: npt.NDArray[np.generic]) -> Tensor:
+        """The numbers of the positions that are not zero, where the model can use them."""
         index = torch.from_numpy(mask.nonzero()[0])
         return index if self.z.device.type == "cpu" else index.to(self.z.device)
 
-    def _refuse_fractions(self, values: npt.NDArray[np.floating]) -> None:
+    def _refuse_fractions(self) -> None:
         for number in self.layout.twice:
             span = self.layout.span(number)
-            if self.z.requires_grad or bool((values[span] != self._open[span]).any()):
+            if self.z.requires_grad or bool((self._values[span] != self._open[span]).any()):
                 raise ValueError(
                     f"group '{self.layout.groups[number].name}' reads and makes one tensor (tied "
                     "weights): a gate between 0 and 1 would be multiplied in twice; pass gates "
@@ -163,9 +184,7 @@ class Draw:
             return Kept()
         if not reach.drops:
             return Kept(fold=self._product([reach]) if reach.folds else None)
-        if reach.group not in self._units:  # shared by all that the group makes and reads
-            self._units[reach.group] = self.positions(self._open[self.layout.span(reach.group)])
-        index = self._units[reach.group]
+        index = self._open_units(reach.group)
         return Kept(index, local=index if reach.selects else None)
 
     def _local(self, kept: Mask, sent: Mask | None, index: Tensor) -> Tensor | None:

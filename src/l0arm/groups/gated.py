@@ -98,16 +98,20 @@ class Gated(nn.Module):
         self.threshold = threshold
         self.sharing = sharing  # compute once what both evaluations of a step have in common
         self.model = model
-        mean = torch.cat([torch.full((g.units,), g.initial) for g in self.layout.groups])
-        device = next(model.parameters()).device
-        self.phi = nn.Parameter(method.gate.initial(mean, generator).to(device))
-        self.register_buffer("group_of", self.layout.group_of.to(device), persistent=False)
-        self.register_buffer("sizes", self.layout.sizes.to(device), persistent=False)
+        self._lay_out_gates(next(model.parameters()).device, generator)
         self.engine = Engine(model, self.layout)
+        self.budget: nn.Module | None = None  # a limit on the expected cost, instead of lambda
         self._warned: set[str] = set()
         self.extras = nn.ModuleDict(getattr(method, "extras", _none)(self))
         with torch.no_grad():
             self.penalty()  # a strength that does not fit the groups is told now
+
+    def _lay_out_gates(self, device: torch.device, generator: torch.Generator | None) -> None:
+        """phi at its start, and what belongs to each gate."""
+        mean = torch.cat([torch.full((g.units,), g.initial) for g in self.groups])
+        self.phi = nn.Parameter(self.method.gate.initial(mean, generator).to(device))
+        self.register_buffer("group_of", self.layout.group_of.to(device), persistent=False)
+        self.register_buffer("sizes", self.layout.sizes.to(device), persistent=False)
 
     @property
     def execution(self) -> Execution:
@@ -157,9 +161,20 @@ class Gated(nn.Module):
         with torch.no_grad():
             gates = self.gates
             z = gates.deterministic(self.tau(gates.probs))
+            self._keep_floors(z, gates.probs)
             for span in map(self.layout.span, self.layout.twice):
                 z[span] = (z[span] != 0).to(z.dtype)
             return z
+
+    def _keep_floors(self, z: Tensor, pi: Tensor) -> None:
+        """Re-open the most probable gates of groups that fall below their floor."""
+        for number, group in [(n, g) for n, g in enumerate(self.groups) if g.floor]:
+            span = self.layout.span(number)
+            missing = group.floor - int((z[span] != 0).sum())
+            if missing > 0:
+                closed = torch.where(z[span] == 0, pi[span], -1.0)
+                reopened = span.start + closed.topk(missing).indices
+                z[reopened] = pi[reopened].clamp(min=torch.finfo(z.dtype).tiny)
 
     def tau(self, pi: Tensor) -> Tensor | float:
         """The threshold of every gate: one number, or the valley of each group's histogram."""
@@ -221,13 +236,17 @@ class Gated(nn.Module):
         if not math.isfinite(penalty.item()):
             raise NonFiniteLoss("penalty", penalty.item())
         data = self.estimator(Objective(self, closure, gates), gates, generator)
+        if self.budget is not None and self.training:
+            self.budget.ascend(gates.open_probability.detach())  # type: ignore[operator]
         return Loss(data + penalty, data, penalty)
 
     def penalty(self, gates: Gates | None = None) -> Tensor:
         """The sum of the method's penalties (at the present phi), times ``penalty_weight``."""
         gates = self.gates if gates is None else gates
         penalties = [penalty(self, gates) for penalty in self.method.penalties]
-        total = sum(penalties, self.phi.new_zeros(()))
+        if self.budget is not None:
+            penalties.append(self.budget(gates.open_probability))
+        total = sum(penalties[1:], penalties[0]) if penalties else self.phi.new_zeros(())
         return total if self.penalty_weight == 1.0 else self.penalty_weight * total
 
     @contextmanager

@@ -73,7 +73,8 @@ class Group:
     weights that make the unit, or else those that read it. ``select`` names the module whose
     input is gathered (and the dimension) when the gates are finer than what the producer can
     drop. With neither ``makes`` nor ``select`` closed units are zeroed and nothing is dropped.
-    ``initial`` is the mean of g(phi) at the start (Sec. 5.1).
+    ``initial`` is the mean of g(phi) at the start (Sec. 5.1). z-bar leaves at least ``floor`` units
+    open, the most probable ones.
     """
 
     name: str
@@ -84,6 +85,7 @@ class Group:
     select: Slice | None = None
     patches: tuple[Patch, ...] = ()
     initial: float = 0.5
+    floor: int = 0
 
     def __post_init__(self) -> None:
         if not isinstance(self.units, int) or self.units < 1:
@@ -102,11 +104,21 @@ class Group:
                 f"group '{self.name}' has no reads: a unit is closed in the weights that read it; "
                 "name at least one, e.g. reads=(Slice('next.weight', dim=1),)"
             )
+        if not 0 <= self.floor <= self.units:
+            raise ValueError(
+                f"group '{self.name}' is to keep at least {self.floor!r} of its {self.units} "
+                "units; floor lies between 0 and units"
+            )
         if not 0.0 < self.initial < 1.0:
             raise ValueError(
                 f"group '{self.name}' starts at keep probability {self.initial!r}, but it must lie "
                 "strictly between 0 and 1; use e.g. 0.95 for nearly open"
             )
+
+    @property
+    def drops(self) -> bool:
+        """Whether closed units are dropped; with neither makes nor select they are zeroed."""
+        return bool(self.makes) or self.select is not None
 
 
 def _as_tuple(value: object) -> tuple[object, ...]:

@@ -188,9 +188,8 @@ def _collect(
                 gate_of[list(positions)] = offsets[number] + unit
             plain = piece.index is None and piece.block == 1
             selects = folds and group.select is not None
-            drops = bool(group.makes) or group.select is not None
             found.setdefault((piece.tensor, dim), []).append(
-                Reach(number, gate_of, folds, selects, plain, drops)
+                Reach(number, gate_of, folds, selects, plain, group.drops)
             )
     return found
 
@@ -206,6 +205,8 @@ def _share_axes(
         key = (size, *((r.group, r.folds, r.selects, tuple(r.gate_of.tolist())) for r in found))
         axis = axes.setdefault(key, Axis(size, tuple(found)))
         cuts.setdefault(name, TensorCut(name)).axes[dim] = axis
+    for cut in cuts.values():  # rows before columns: fewer and longer pieces to copy, and to add
+        cut.axes = dict(sorted(cut.axes.items()))
     return cuts
 
 

@@ -74,8 +74,9 @@ class Objective:
         if self._first is None and isinstance(self._sharing, Sharing):
             self._first = draw
             self._sharing.replay()
-        if not math.isfinite(value.item()):
-            raise NonFiniteLoss("data loss", value.item())
+        number = value.item()
+        if not math.isfinite(number):
+            raise NonFiniteLoss("data loss", number)
         return value
 
     def _evaluate(self) -> Tensor:
@@ -92,4 +93,4 @@ class Objective:
                 "the closure of loss() did not call the gated model, so no gradient could reach "
                 "phi; compute the outputs inside it: gated.loss(lambda: criterion(gated(x), y))"
             )
-        return value.reshape(())
+        return value.reshape(()) if value.dim() else value

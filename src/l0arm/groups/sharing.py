@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -80,8 +79,8 @@ class Sharing(TorchFunctionMode):
 
 def worth_sharing(layout: Layout, probs: Tensor) -> bool:
     """Whether both draws agree on the whole first group often enough: prod |1 - 2 pi|."""
-    pi = probs.detach()[layout.span(0)].cpu().numpy()
-    return bool(np.abs(1 - 2 * pi).prod() > WORTHWHILE)
+    pi = probs.detach()[layout.span(0)]
+    return (pi * 2 - 1).abs().prod().item() > WORTHWHILE
 
 
 def pure(function: Callable[..., Tensor]) -> Callable[..., Tensor]:

@@ -1,13 +1,13 @@
 """Expected floating point operations, in training and at inference (Sec. 5.2).
 
 The gates are independent, so the expected size of a layer is the product of the expected open
-rows and columns of its weight, and its expected FLOPs are that share of its dense ones. (Where one
-group cuts both dimensions of a weight the two are not independent, and this is an approximation.)
+rows and columns of its weight (``groups/expectation.py``), and its expected FLOPs are that share of
+its dense ones.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import torch
@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from l0arm.groups import Gated
-from l0arm.groups.layout import TensorCut, named_tensors
+from l0arm.groups.expectation import expected_share
+from l0arm.groups.layout import named_tensors
 from l0arm.groups.modes import in_eval
 
 
@@ -95,16 +96,6 @@ def _expected_share(gated: Gated, module: str, pi: Tensor) -> float:
     for parameter in gated.model.get_submodule(module).parameters(recurse=False):
         spec = cuts.get(id(parameter))
         if spec is not None and parameter.dim() >= 2:
-            share *= _share_of(spec, pi)
-    return share
-
-
-def _share_of(spec: TensorCut, pi: Tensor) -> float:
-    padded = torch.cat([pi, pi.new_ones(1)])
-    share = 1.0
-    for axis in spec.axes.values():
-        open_positions = pi.new_ones(axis.size)
-        for reach in axis.reaches:
-            open_positions = open_positions * padded[reach.gates_on(pi.device)]
-        share *= float(open_positions.mean())
+            dropped = replace(spec, elementwise=[])  # a single weight saves no operation
+            share *= float(expected_share(gated.layout, dropped, parameter.shape, pi))
     return share

@@ -27,8 +27,8 @@ class MLP(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         x = x.flatten(1)
         for name in self.layers[:-1]:
-            x = F.relu(self.get_submodule(name)(x))
-        logits: Tensor = self.get_submodule(self.layers[-1])(x)
+            x = F.relu(getattr(self, name)(x))
+        logits: Tensor = getattr(self, self.layers[-1])(x)
         return logits
 
     def groups(self) -> tuple[Group, ...]:

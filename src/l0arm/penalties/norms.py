@@ -28,7 +28,8 @@ class L0:
         checked(self.lam)
 
     def __call__(self, gated: Gated, gates: Gates) -> Tensor:
-        return (per_gate(self.lam, gated) * gated.sizes * gates.open_probability).sum()
+        probs = gates.open_probability
+        return torch.dot((gated.sizes * per_gate(self.lam, gated)).to(probs.dtype), probs)
 
 
 @dataclass(frozen=True)

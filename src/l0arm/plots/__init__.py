@@ -1,6 +1,7 @@
 """The paper's figures and one page about a run, from plain values."""
 
 from l0arm.plots.accuracy import accuracy_by_epoch
+from l0arm.plots.estimator_variance import estimator_variance
 from l0arm.plots.flops_by_step import flops_by_step
 from l0arm.plots.gate_functions import gate_functions
 from l0arm.plots.gate_histograms import gate_histograms
@@ -10,6 +11,7 @@ from l0arm.plots.surviving import surviving_filters, surviving_inputs
 
 __all__ = [
     "accuracy_by_epoch",
+    "estimator_variance",
     "flops_by_step",
     "gate_functions",
     "gate_histograms",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from string import ascii_lowercase
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ def whole_epochs(axes: Axes) -> None:
     """No tick at epoch 2.5."""
     from matplotlib.ticker import MaxNLocator
 
-    axes.xaxis.set_major_locator(MaxNLocator(nbins="auto", integer=True))
+    axes.xaxis.set_major_locator(MaxNLocator(nbins="auto", steps=[1, 2, 5, 10], integer=True))
 
 
 def legend(axes: Axes, **where: Any) -> None:
@@ -85,21 +86,23 @@ def legend_below(figure: Figure, panels: Iterable[Axes]) -> None:
     for axes in panels:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
             handles.setdefault(label, handle)
-    width = 0.55 + 0.065 * max(map(len, handles))  # inches of the line and of 8-point letters
-    columns = max(1, int(figure.get_figwidth() / width))
-    figure.legend(
-        handles.values(),
-        handles.keys(),
-        loc="outside lower center",
-        ncols=min(columns, len(handles)),
-        fontsize=8,
-        frameon=False,
-    )
+    for columns in range(min(3, len(handles)), 0, -1):
+        made = figure.legend(
+            handles.values(),
+            handles.keys(),
+            loc="outside lower center",
+            ncols=columns,
+            fontsize=8,
+            frameon=False,
+        )
+        if columns == 1 or made.get_window_extent().width <= figure.bbox.width:
+            return
+        made.remove()
 
 
 def panel_title(number: int, title: str, of: int) -> str:
-    """ "(a) title", or the title alone where there is one panel only."""
-    return f"({'abcdefghijklmnopqrstuvwxyz'[number]}) {title}" if of > 1 else title
+    """The title with a letter, as in "(a) LeNet-5", where there are panels to tell apart."""
+    return f"({ascii_lowercase[number]}) {title}" if 1 < of <= len(ascii_lowercase) else title
 
 
 def require(things: Iterable[object], what: str, way_out: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from targets import COLUMNS
+from l0arm.benchmarks.targets import COLUMNS
 
 Result = dict[str, Any]  # what run.py stores as JSON
 

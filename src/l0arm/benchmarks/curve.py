@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import states
-import steps
-from timing import Plan, Spread, ratio
+from l0arm.benchmarks import states, steps
+from l0arm.benchmarks.timing import Plan, Spread, ratio
 
 FRACTIONS = (0.1, 0.25, 0.4, 0.6, 0.8, 1.0)
 

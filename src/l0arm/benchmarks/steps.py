@@ -16,10 +16,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import l0arm
-import states
+from l0arm.benchmarks import states
+from l0arm.benchmarks.networks import PlainLeNet5, PlainMLP, PlainWideResNet
+from l0arm.benchmarks.timing import Contestant, Plan, interleave
 from l0arm.models import MLP, LeNet5, WideResNet
-from networks import PlainLeNet5, PlainMLP, PlainWideResNet
-from timing import Contestant, Plan, interleave
 
 LR = 1e-8
 PLAIN, OURS = "plain dense", "our dense"

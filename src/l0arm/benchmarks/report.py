@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from steps import AR, ARM, DENSE, OURS, PLAIN, Measured, Network
-from targets import RATIO, TARGETS, verdict
-from timing import Plan, Spread, fastest, ratio
+from l0arm.benchmarks.steps import AR, ARM, DENSE, OURS, PLAIN, Measured, Network
+from l0arm.benchmarks.targets import RATIO, TARGETS, verdict
+from l0arm.benchmarks.timing import Plan, Spread, fastest, ratio
 
 
 def section(network: Network, plan: Plan, measured: Measured) -> dict[str, Any]:

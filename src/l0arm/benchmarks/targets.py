@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from steps import AR, ARM
+from l0arm.benchmarks.steps import AR, ARM
 
 COLUMNS = ("reach", "stretch", "beyond")
 RATIO = "ARM / AR"

@@ -1,6 +1,6 @@
 """Step times and latencies, against dense networks, side by side: `make bench`.
 
-    python benchmarks/run.py [--quick] [--threads 1 2] [--only lenet5 mlp wrn inference plot]
+    python -m l0arm.benchmarks.run [--quick] [--threads 1 2] [--only lenet5 mlp wrn inference plot]
 
 Every number of threads gets a process of its own, so that no setting leaks. A full run takes less
 than ten minutes on two cores; times vary with the machine, ratios much less.
@@ -16,33 +16,29 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
 
-import curve
-import inference
 import l0arm
-import plot
-import report
-import steps
-import table
-from timing import Plan
+from l0arm.benchmarks import curve, inference, plot, report, steps, table
+from l0arm.benchmarks.timing import Plan
 
 SECTIONS = ("lenet5", "mlp", "wrn", "inference", "plot")
 
 
-def main() -> None:
+def main(line: Sequence[str] | None = None) -> None:
     """Measure in one process for each number of threads, then print and draw."""
-    args = parse()
+    line = sys.argv[1:] if line is None else line
+    args = parse(line)
     if args.worker:
         work(args, args.worker)
         return
     for threads in args.threads:
-        command = [sys.executable, __file__, *sys.argv[1:], "--worker", str(threads)]
+        command = [sys.executable, "-m", "l0arm.benchmarks.run", *line, "--worker", str(threads)]
         subprocess.run(command, check=True, env={**os.environ, "OMP_NUM_THREADS": str(threads)})
     results = {t: json.loads(path(args, t, "json").read_text()) for t in args.threads}
     for threads, result in results.items():
@@ -54,14 +50,14 @@ def main() -> None:
         plot.draw(curves, args.out / "step-time.png")
 
 
-def parse() -> argparse.Namespace:
+def parse(line: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--quick", action="store_true", help="few repeats, to see that it runs")
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2], metavar="N")
     parser.add_argument("--only", nargs="+", choices=SECTIONS, default=SECTIONS)
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
     parser.add_argument("--worker", type=int, default=0, help=argparse.SUPPRESS)
-    return parser.parse_args()
+    return parser.parse_args(line)
 
 
 def path(args: argparse.Namespace, threads: int, suffix: str) -> Path:

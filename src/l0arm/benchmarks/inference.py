@@ -13,11 +13,11 @@ import torch
 from torch import Tensor, nn
 
 import l0arm
-import states
+from l0arm.benchmarks import states
+from l0arm.benchmarks.networks import PlainLeNet5, PlainMLP, PlainWideResNet
+from l0arm.benchmarks.timing import Contestant, Plan, Spread, interleave, ratio
 from l0arm.metrics import count_flops
 from l0arm.models import MLP, LeNet5, WideResNet
-from networks import PlainLeNet5, PlainMLP, PlainWideResNet
-from timing import Contestant, Plan, Spread, interleave, ratio
 
 SLACK = 1.5  # of the MAC ratio
 

@@ -1,0 +1,1 @@
+"""Step times and latencies against dense networks, side by side."""

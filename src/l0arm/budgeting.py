@@ -1,0 +1,123 @@
+"""From what a user may spend ("40%", {"flops": 2e8}) to the constraint that a run obeys."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from l0arm.groups import Gated
+from l0arm.metrics.flops import flops_by_module
+from l0arm.penalties.budget import Budget
+from l0arm.penalties.cost import ExpectedCost, flop_prices, parameter_prices
+
+Amount = str | float
+BudgetLike = Amount | Mapping[str, Amount]
+
+
+def budget_for(gated: Gated, budget: BudgetLike, inputs: Sequence[Any], **options: Any) -> Budget:
+    """The budget of a gated model; a share of the dense cost, or an amount of it.
+
+    >>> from l0arm.entry import sparsify
+    >>> from l0arm.models import LeNet5
+    >>> budget_for(sparsify(LeNet5(), lam=0.0), "40%", ())
+    Budget(parameters <= 40.0 %)
+    """
+    what, amount = _parsed(budget)
+    cost = COSTS[what](gated, inputs)
+    share = _share(amount, cost, what)
+    _check_reachable(gated, cost, share, what)
+    return Budget(cost, share, what=NAMES[what], **options)
+
+
+def _parsed(budget: BudgetLike) -> tuple[str, Amount]:
+    """What is limited, and to how much."""
+    if not isinstance(budget, Mapping):
+        return "params", budget
+    if len(budget) != 1 or next(iter(budget)) not in COSTS:
+        raise ValueError(
+            f"budget must limit one of {', '.join(COSTS)}, e.g. {{'flops': '40%'}}; got {budget!r}"
+        )
+    return next(iter(budget.items()))
+
+
+def _share(amount: Amount, cost: ExpectedCost, what: str) -> float:
+    """The budget as a share of the dense cost."""
+    try:
+        if isinstance(amount, str):
+            number, percent, rest = amount.partition("%")
+            if not percent or rest.strip():
+                raise ValueError
+            share = float(number) / 100
+        else:
+            share = float(amount) if 0 < amount <= 1 else float(amount) / cost.dense
+    except ValueError:
+        raise ValueError(f"budget {amount!r} is neither like '40%' nor a number") from None
+    if not 0.0 < share <= 1.0:
+        raise ValueError(
+            f"budget {amount!r} is {100 * share:.4g} % of the dense network's {NAMES[what]} "
+            f"({cost.dense:,.0f}); it must lie above 0 and at most at 100 %"
+        )
+    return share
+
+
+def _check_reachable(gated: Gated, cost: ExpectedCost, share: float, what: str) -> None:
+    """Refuse what the floors of the groups, and the layers without gates, do not allow."""
+    least = float(cost(_only_floors(gated))) / cost.dense
+    if share < least:
+        raise ValueError(
+            f"a budget of {100 * share:.4g} % of the {NAMES[what]} cannot be reached: with as few "
+            f"units open as each group allows, {100 * least:.4g} % remain; gate more layers or "
+            "raise the budget"
+        )
+
+
+def _only_floors(gated: Gated) -> Tensor:
+    """As many gates of each group open as must be, one at least."""
+    z = torch.zeros(gated.phi.numel())
+    for number, group in enumerate(gated.groups):
+        start = gated.layout.span(number).start
+        z[start : start + max(1, group.floor)] = 1.0
+    return z
+
+
+def _parameters(gated: Gated, inputs: Sequence[Any]) -> ExpectedCost:
+    return ExpectedCost(gated, parameter_prices(gated))
+
+
+def _flops(gated: Gated, inputs: Sequence[Any]) -> ExpectedCost:
+    if not inputs:
+        raise ValueError("a budget of FLOPs needs example_inputs=(x,) to count them on")
+    prices, constant = flop_prices(gated, flops_by_module(gated, *inputs))
+    return ExpectedCost(gated, prices, constant)
+
+
+COSTS: dict[str, Callable[[Gated, Sequence[Any]], ExpectedCost]] = {
+    "params": _parameters,
+    "flops": _flops,
+}
+NAMES = {"params": "parameters", "flops": "FLOPs"}
+
+
+def fit_threshold(gated: Gated) -> float:
+    """Set ``gated.threshold`` so that the network left by it fits the budget; gives tau (Eq. 14).
+
+    Gates that have not settled make the deterministic network differ from the expected one. Among
+    the thresholds that fit, the one that leaves most is taken.
+    """
+    if not isinstance(gated.budget, Budget):
+        raise ValueError("the model has no budget; give one to sparsify(..., budget='40%')")
+    with torch.no_grad():
+        pi = gated.gates.open_probability
+    limit = gated.budget.target * gated.budget.cost.dense
+    levels = torch.unique(pi.clamp(1e-6, 1 - 1e-6)).double()  # sorted
+    between = [*((levels[1:] + levels[:-1]) / 2).tolist(), float(levels[-1])]
+    low, high = 0, len(between) - 1
+    while low < high:  # the cost falls as tau rises
+        middle = (low + high) // 2
+        fits = float(gated.budget.cost((pi > between[middle]).to(pi))) <= limit
+        low, high = (low, middle) if fits else (middle + 1, high)
+    gated.threshold = between[low]
+    return float(between[low])

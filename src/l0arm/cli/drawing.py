@@ -1,0 +1,67 @@
+"""From the folders of runs to what figures and reports draw."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from l0arm.experiments import records
+from l0arm.experiments.checkpoint import newest_checkpoint
+from l0arm.experiments.errors import UserError
+from l0arm.experiments.folder import RunFolder, flat
+from l0arm.experiments.recipe import Recipe
+from l0arm.plots.sections import Filters, Inputs, Run
+
+FIRST_LAYER = {"mlp": "fc1", "lenet5": "conv1", "wide-resnet": "conv1"}
+
+
+def drawable(path: Path) -> Run:
+    """A run as figures and reports see it."""
+    folder = RunFolder(path)
+    recipe = folder.recipe()
+    network, _, method = (recipe.title or recipe.name).partition(", ")
+    return Run(
+        network=network,
+        label=f"{method or recipe.method.name}, seed {recipe.training.seed}",
+        epochs=records.read(folder.records),
+        planned=recipe.training.epochs,
+        settings={key: str(value) for key, value in flat(recipe.model_dump()).items()},
+        inputs=_inputs(folder, recipe),
+        filters=_filters(folder, recipe),
+    )
+
+
+def first_run(runs: Path, names: Sequence[str]) -> Path | None:
+    """The folder of the first of these recipes that has a run, its lowest seed."""
+    for name in names:
+        seeds = sorted((runs / name).glob("seed-*"), key=lambda path: int(path.name[5:]))
+        for path in seeds:
+            if (path / "epochs.jsonl").exists() or (path / "epochs.jsonl.gz").exists():
+                return path
+    return None
+
+
+def _inputs(folder: RunFolder, recipe: Recipe) -> Inputs | None:
+    """The gates of the input pixels, when the run is done and has such."""
+    gates = folder.read_result()["gates"] if folder.finished else {}
+    pixels = gates.get("fc1", [])
+    return Inputs(pixels) if recipe.model.name == "mlp" and len(pixels) == 784 else None
+
+
+def _filters(folder: RunFolder, recipe: Recipe) -> Filters | None:
+    """The first layer's filters, when there is a checkpoint and they have gates."""
+    layer = FIRST_LAYER[recipe.model.name]
+    gates = folder.read_result()["gates"] if folder.finished else {}
+    state, _ = newest_checkpoint(folder.checkpoints) if folder.checkpoints.exists() else (None, [])
+    if state is None or layer not in gates or recipe.model.name != "lenet5":
+        return None
+    weight: Any = state["trainee"].get(f"model.{layer}.weight")
+    return None if weight is None else Filters(weight.numpy(), gates[layer])
+
+
+def required(run: Path | None, what: str, way_out: str) -> Path:
+    """The run, or a sentence on how to get one."""
+    if run is None:
+        raise UserError(f"no run to draw {what} from; {way_out}")
+    return run

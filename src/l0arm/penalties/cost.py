@@ -1,0 +1,68 @@
+"""What a network costs on average under its gates: parameters or FLOPs, differentiable in phi."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from l0arm.groups import Gated
+from l0arm.groups.expectation import expected_share
+from l0arm.groups.layout import TensorCut, named_tensors
+
+
+class ExpectedCost:
+    """``sum_l c_l E[open share of l]``, where c_l is what tensor l costs when all of it is there.
+
+    The gates are independent, so this is the mean cost over draws, exactly. The price is a scale:
+    one per weight for parameters, the FLOPs of its layer for FLOPs.
+    """
+
+    def __init__(self, gated: Gated, prices: Mapping[str, float], constant: float = 0.0) -> None:
+        tensors = named_tensors(gated.model)
+        specs = gated.layout.tensors
+        self._layout = gated.layout
+        self._gated = [
+            (price, replace(specs[name], elementwise=[]), tensors[name].shape)
+            for name, price in prices.items()
+            if name in specs and specs[name].axes
+        ]
+        self._fixed = constant + sum(p for n, p in prices.items() if not _cut(specs.get(n)))
+        self.dense = constant + sum(prices.values())
+
+    def __call__(self, pi: Tensor) -> Tensor:
+        """E[cost] when the gates are open with probabilities pi."""
+        shares = [expected_share(self._layout, spec, shape, pi) for _, spec, shape in self._gated]
+        prices = pi.new_tensor([price for price, _, _ in self._gated])
+        return (prices * torch.stack(shares)).sum() + self._fixed
+
+    def smallest(self, pi: Tensor, floors: Tensor) -> float:
+        """The cost when only the units that must stay are open."""
+        with torch.no_grad():
+            return float(self(floors.to(pi)))
+
+
+def _cut(spec: TensorCut | None) -> bool:
+    return spec is not None and bool(spec.axes)
+
+
+def parameter_prices(gated: Gated) -> dict[str, float]:
+    """Every parameter costs one, each tensor once however many names it has."""
+    return {name: float(p.numel()) for name, p in gated.model.named_parameters()}
+
+
+def flop_prices(gated: Gated, per_module: Mapping[str, float]) -> tuple[dict[str, float], float]:
+    """The FLOPs of each module as the price of its weight, and those of modules without one."""
+    names = {id(p): name for name, p in gated.model.named_parameters()}
+    prices: dict[str, float] = {}
+    constant = 0.0
+    for module, flops in per_module.items():
+        own = gated.model.get_submodule(module).parameters(recurse=False)
+        weight = next((p for p in own if p.dim() >= 2), None)
+        if weight is None:
+            constant += flops
+        else:
+            prices[names[id(weight)]] = prices.get(names[id(weight)], 0.0) + flops
+    return prices, constant

@@ -1,0 +1,134 @@
+"""Atoms: one per position of every dimension of every parameter; those cut together are united.
+
+Atom 0 stands for a position that is never cut. A class of united atoms is a unit; pinned, with the
+reason, if something in the network needs it whole.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Birth:
+    """Where a run of atoms comes from: dimension ``dim`` of a named tensor."""
+
+    tensor: str
+    dim: int
+    first: int
+    size: int
+
+
+class Atoms:
+    """Union-find over atoms, with pins and marks.
+
+    >>> atoms = Atoms()
+    >>> rows, columns = atoms.birth("fc1.weight", 0, 3), atoms.birth("fc2.weight", 1, 3)
+    >>> atoms.unite(rows, columns, "")
+    >>> atoms.pin(rows[:1], "reaches the output")
+    >>> atoms.reason(int(columns[0])), atoms.reason(int(columns[1]))
+    ('reaches the output', None)
+    """
+
+    def __init__(self) -> None:
+        self.births: list[Birth] = []
+        self._parent: Array = np.zeros(1, dtype=np.int64)
+        self._pinned: dict[int, str] = {}  # root -> why
+        self._is_pinned: npt.NDArray[np.bool_] = np.ones(1, dtype=np.bool_)
+        self._read: set[int] = set()
+        self._made: set[int] = set()
+
+    def birth(self, tensor: str, dim: int, size: int) -> Array:
+        """New atoms for the positions of one dimension."""
+        first = len(self._parent)
+        new = np.arange(first, first + size)
+        self._parent = np.concatenate([self._parent, new])
+        self._is_pinned = np.concatenate([self._is_pinned, np.zeros(size, dtype=np.bool_)])
+        self.births.append(Birth(tensor, dim, first, size))
+        return new
+
+    def roots(self, atoms: Array) -> Array:
+        """The representative of each atom's class."""
+        root = self._parent[atoms]
+        while True:
+            above = self._parent[root]
+            if np.array_equal(above, root):
+                self._parent[atoms] = root
+                return root
+            root = above
+
+    def unite(self, left: Array, right: Array, reason: str) -> None:
+        """Make these pairs one unit each; what meets a position that is never cut is pinned."""
+        pairs = np.stack([a.ravel() for a in np.broadcast_arrays(left, right)])
+        pairs = self.roots(pairs)
+        pairs = np.unique(pairs[:, pairs[0] != pairs[1]], axis=1)
+        for one, other in pairs.T.tolist():
+            self._join(one, other, reason)
+
+    def _join(self, one: int, other: int, reason: str) -> None:
+        low, high = sorted((self._root(one), self._root(other)))
+        if low == high:
+            return
+        if low == 0:
+            self._fix(high, reason)
+            return
+        self._parent[high] = low
+        if high in self._pinned:
+            self._fix(low, self._pinned[high])
+
+    def _fix(self, root: int, reason: str) -> None:
+        self._pinned.setdefault(root, reason)
+        self._is_pinned[root] = True
+
+    def _root(self, atom: int) -> int:
+        while self._parent[atom] != atom:
+            atom = int(self._parent[atom])
+        return atom
+
+    def unite_along(self, atoms: Array, axes: tuple[int, ...], reason: str) -> None:
+        """Make all positions along these axes of an array one unit."""
+        first = atoms
+        for axis in axes:
+            first = first.take([0], axis=axis)
+        self.unite(atoms, first, reason)
+
+    def pin(self, atoms: Array, reason: str) -> None:
+        """These classes are never cut; the first reason given is the one told."""
+        for root in np.unique(self.roots(atoms.ravel())).tolist():
+            if root:
+                self._fix(root, reason)
+
+    def reason(self, atom: int) -> str | None:
+        """Why an atom's class is never cut, or None."""
+        root = self._root(atom)
+        return "it is never cut" if root == 0 else self._pinned.get(root)
+
+    def free(self, atoms: Array) -> Array:
+        """The roots of these atoms, with 0 for all that is never cut."""
+        roots = self.roots(atoms)
+        return np.where(self._is_pinned[roots], 0, roots)
+
+    def mark_read(self, atoms: Array) -> None:
+        """At these positions a weight multiplies what arrives: to zero them is to close a unit."""
+        self._read.update(atoms.ravel().tolist())
+
+    def mark_made(self, atoms: Array) -> None:
+        """These positions label a value that is computed."""
+        self._made.update(atoms.ravel().tolist())
+
+    def labels(self, atom: int) -> bool:
+        """Whether the position labels a value that is computed."""
+        return atom in self._made
+
+    def is_read(self, atom: int) -> bool:
+        """Whether a weight reads at this position."""
+        return atom in self._read
+
+    def is_made(self, atom: int) -> bool:
+        """Whether the position makes a unit; that of a tied weight may do both."""
+        return self.labels(atom) or not self.is_read(atom)

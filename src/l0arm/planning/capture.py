@@ -1,0 +1,114 @@
+"""From a model to a graph of its operators, by ``torch.export``; the model is left as it was."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch.utils import _pytree as pytree
+
+from l0arm.groups.layout import named_tensors
+from l0arm.groups.modes import in_eval
+
+
+class PlanError(ValueError):
+    """The model, the inputs or the plan do not allow what was asked."""
+
+
+@dataclass(frozen=True, eq=False)
+class Captured:
+    """The graph, which tensor each placeholder is (by its first name), and names of outputs."""
+
+    nodes: tuple[fx.Node, ...]
+    tensors: Mapping[str, str]  # placeholder -> first name of the parameter or buffer
+    outputs: tuple[str, ...]  # one for each tensor among the outputs, e.g. "logits" or "0"
+
+
+def capture(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Captured:
+    """Run ``torch.export`` in eval mode, without gradients and caches."""
+    with quiet(model):
+        try:
+            output = model(*args, **kwargs)
+        except Exception as error:
+            raise PlanError(
+                f"the model does not run on the example inputs: {_first_line(error)}; check their "
+                "shapes, dtypes and device"
+            ) from None
+        try:
+            exported = torch.export.export(model, tuple(args), dict(kwargs), strict=False)
+        except Exception as error:
+            raise PlanError(
+                f"torch.export cannot capture the model: {_first_line(error)}. Control flow that "
+                "depends on data has no graph; plan a part of the model without it, or write the "
+                "groups by hand"
+            ) from None
+    first = first_names(model)
+    known = named_tensors(model)
+    signature = exported.graph_signature
+    names = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
+    tensors = {node: first[id(known[name])] for node, name in names.items() if name in known}
+    return Captured(tuple(exported.graph.nodes), tensors, output_names(output))
+
+
+@contextmanager
+def quiet(model: nn.Module) -> Iterator[None]:
+    """Eval mode, no gradients, no caches, no fused encoder layers; afterwards all as before.
+
+    Random numbers too: what a model draws inside is not missed outside.
+    """
+    with ExitStack() as stack:
+        stack.enter_context(torch.random.fork_rng())
+        stack.enter_context(in_eval(model))
+        stack.enter_context(torch.no_grad())
+        stack.enter_context(_without_caches(model))
+        fast = torch.backends.mha.get_fastpath_enabled()
+        stack.callback(torch.backends.mha.set_fastpath_enabled, fast)
+        torch.backends.mha.set_fastpath_enabled(False)
+        stack.enter_context(warnings.catch_warnings())
+        warnings.simplefilter("ignore")
+        yield
+
+
+@contextmanager
+def _without_caches(model: nn.Module) -> Iterator[None]:
+    """A cache of keys and values among the outputs would pin every head."""
+    configs = {id(c): c for m in model.modules() if (c := getattr(m, "config", None)) is not None}
+    asked = [c for c in configs.values() if getattr(c, "use_cache", False) is True]
+    for config in asked:
+        config.use_cache = False
+    try:
+        yield
+    finally:
+        for config in asked:
+            config.use_cache = True
+
+
+def first_names(model: nn.Module) -> dict[int, str]:
+    """The first name of every tensor, by identity: tied weights arrive under several."""
+    first: dict[int, str] = {}
+    for name, tensor in named_tensors(model).items():
+        first.setdefault(id(tensor), name)
+    return first
+
+
+def output_names(output: Any) -> tuple[str, ...]:
+    """The key or number of every leaf of a model's output; the outermost one names it."""
+    paths = [path for path, _ in pytree.tree_flatten_with_path(output)[0]]
+    return tuple(_key(path[0]) if path else "0" for path in paths)
+
+
+def _key(entry: Any) -> str:
+    for attribute in ("key", "idx", "name"):
+        if hasattr(entry, attribute):
+            return str(getattr(entry, attribute))
+    return str(entry)
+
+
+def _first_line(error: Exception) -> str:
+    text = next((line.strip() for line in str(error).splitlines() if line.strip()), "no message")
+    return f"{type(error).__name__}: {text[:200]}"

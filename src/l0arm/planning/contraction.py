@@ -1,0 +1,88 @@
+"""Sums of products: where a weight reads units, and where activations meet activations."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from l0arm.planning.atoms import Array
+from l0arm.planning.elementwise import combine
+from l0arm.planning.site import Site
+from l0arm.planning.space import Factor, Space, collapse, simplified, without
+
+Letters = Sequence[str]
+
+
+def product(site: Site, a: Space, ia: Letters, b: Space, ib: Letters, out: Letters) -> Space:
+    """``einsum("ia,ib->out")``: indices missing from ``out`` are summed over."""
+    letters_a, letters_b = list(ia), list(ib)
+    inner, macs = [], 1
+    for letter in [i for i in dict.fromkeys([*ia, *ib]) if i not in out]:
+        if letter in letters_a and letter in letters_b:
+            dims = letters_a.index(letter), letters_b.index(letter)
+            macs *= max(a.shape[dims[0]], b.shape[dims[1]])
+            inner += reading(site, a, dims[0], b, dims[1])
+            a, b = summed(site, a, dims[0]), summed(site, b, dims[1])
+            letters_a.remove(letter)
+            letters_b.remove(letter)
+        elif letter in letters_a:
+            a = without(site.atoms, a, {letters_a.index(letter)}, site.mixes())
+            letters_a.remove(letter)
+        else:
+            b = without(site.atoms, b, {letters_b.index(letter)}, site.mixes())
+            letters_b.remove(letter)
+    a, b = _spread(a, letters_a, out), _spread(b, letters_b, out)
+    shape = tuple(max(n, m) for n, m in zip(a.shape, b.shape, strict=True))
+    result = combine(site, [a, b], shape)
+    site.works(math.prod(shape) * macs, [f.atoms for f in result.factors] + inner)
+    return result
+
+
+def reading(site: Site, a: Space, dim_a: int, b: Space, dim_b: int) -> list[Array]:
+    """Sum over a dimension of both values: their units meet, and a weight among them reads."""
+    if b.parameter or not a.parameter:
+        x, dim, weight, dim_w = a, dim_a, b, dim_b
+    else:
+        x, dim, weight, dim_w = b, dim_b, a, dim_a
+    fx = simplified(site.atoms, x).at(dim)
+    fw = simplified(site.atoms, weight).at(dim_w)
+    if weight.parameter and not x.parameter:
+        return _read(site, x, fx, dim, fw)
+    reason = f"{site.where} sums over units outside of any weight"
+    for factor, where in ((fx, dim), (fw, dim_w)):
+        if factor is not None:
+            collapse(site.atoms, factor, {where}, reason)
+    return []
+
+
+def summed(site: Site, x: Space, dim: int) -> Space:
+    """The value without a dimension whose units a weight has read, or that was united across."""
+    x = simplified(site.atoms, x)
+    kept = x.relabelled([f for f in x.factors if dim not in f.dims])
+    return without(site.atoms, kept, {dim}, "")
+
+
+def _read(site: Site, x: Space, fx: Factor | None, dim: int, fw: Factor | None) -> list[Array]:
+    if fw is None or len(fw.dims) > 1:
+        reason = f"{site.where} reads the units by a weight that cannot be cut"
+        for factor in (fx, fw):
+            if factor is not None:
+                site.atoms.pin(factor.atoms, reason)
+        return []
+    if fx is not None and len(fx.dims) == 1:
+        site.atoms.unite(fx.atoms, fw.atoms, site.mixes())
+        site.atoms.mark_read(fw.atoms)
+        return [fw.atoms]
+    site.atoms.pin(fw.atoms, f"{site.where} reads what is never cut ({x.fixed or 'not labelled'})")
+    if fx is not None:
+        collapse(site.atoms, fx, {dim}, site.mixes())
+    return []
+
+
+def _spread(space: Space, letters: Letters, out: Letters) -> Space:
+    """The value laid out along the indices of the result, with size 1 for those it lacks."""
+    to = {dim: out.index(letter) for dim, letter in enumerate(letters)}
+    shape = [1] * len(out)
+    for dim, place in to.items():
+        shape[place] = space.shape[dim]
+    return space.moved(to, tuple(shape))

@@ -1,0 +1,153 @@
+"""``plan``: from any model to its groups."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import nn
+
+from l0arm.groups import Gated, Group
+from l0arm.groups.layout import named_tensors
+from l0arm.planning.attention import replace_attention
+from l0arm.planning.capture import Captured, PlanError, capture, first_names
+from l0arm.planning.gains import macs_freed, weights_freed
+from l0arm.planning.patches import options, tallies
+from l0arm.planning.plan import How, Plan, PlannedGroup, Skipped
+from l0arm.planning.products import even_out
+from l0arm.planning.reasons import skipped_layers
+from l0arm.planning.refusals import refused_tensors, rewritten
+from l0arm.planning.selection import Patterns, matching_modules
+from l0arm.planning.settle import is_masked, settle
+from l0arm.planning.site import Trace
+from l0arm.planning.trial import Trial
+from l0arm.planning.units import Found, find_groups, module_of
+from l0arm.planning.walk import walk
+
+
+def plan(
+    model: nn.Module,
+    example_inputs: Sequence[Any] | Any = (),
+    example_kwargs: Mapping[str, Any] | None = None,
+    *,
+    include: Patterns | None = None,
+    exclude: Patterns | None = None,
+    outputs: Sequence[str | int] | None = None,
+) -> Plan:
+    """Find which positions of which tensors must be cut together, on a captured graph.
+
+    ``include`` and ``exclude`` name layers by glob (``"layer4.*"``) or type: only units made by
+    included layers are gated, and nothing of an excluded layer is cut. ``outputs`` names those
+    (by key or number) that must keep their shape; all of them if left out. The model is not
+    changed. ``print(plan)`` shows what was found and what was left alone, with reasons.
+
+    >>> import torch
+    >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    >>> [(group.name, group.units) for group in plan(net, torch.rand(1, 4)).groups]
+    [('0', 8)]
+    """
+    args = example_inputs if isinstance(example_inputs, tuple | list) else (example_inputs,)
+    kwargs = dict(example_kwargs or {})
+    _check(model)
+    included = matching_modules(model, include)
+    refused = _excluded(model, matching_modules(model, exclude))
+    twin = copy.deepcopy(model)
+    replaced = replace_attention(twin)
+    refused = {**refused_tensors(twin), **refused}
+    captured = capture(twin, args, kwargs)
+    kept = _chosen(captured, outputs)
+    trace = walk(twin, captured, _by_first_name(twin, refused), kept)
+    even_out(trace)
+    shapes = {name: tuple(tensor.shape) for name, tensor in named_tensors(twin).items()}
+    found = find_groups(trace.atoms, shapes)
+    asked = [f for f in found if not include or _made_by(f.group, included)]
+    trial = Trial(twin, args, kwargs, kept)
+    places = tallies(trace)
+    groups = settle(trial, [f.group for f in asked], lambda n: options(twin, places, asked[n]))
+    return _plan(model, trace, found, asked, groups, replaced)
+
+
+def _plan(
+    model: nn.Module,
+    trace: Trace,
+    found: Sequence[Found],
+    asked: Sequence[Found],
+    groups: Sequence[Group],
+    replaced: Sequence[str],
+) -> Plan:
+    tensors = named_tensors(model)
+    skipped = skipped_layers(model, trace.atoms, found, asked)
+    if not groups:
+        raise PlanError(_nothing(skipped))
+    freed = macs_freed(trace, asked)
+    planned = []
+    for entry, group, macs in zip(asked, groups, freed, strict=True):
+        inside = _inside(entry.group, replaced)
+        how = _how(group, inside)
+        weights = 0 if how == "masked" else weights_freed(tensors, entry.group)
+        exchanged = () if how == "masked" else inside
+        planned.append(PlannedGroup(group, how, weights, 0 if how == "masked" else macs, exchanged))
+    total = sum(p.numel() for p in model.parameters())
+    return Plan(tuple(planned), skipped, total, sum(work.macs for work in trace.work))
+
+
+def _how(group: Group, replaces: Sequence[str]) -> How:
+    if is_masked(group):
+        return "masked"
+    if replaces:
+        return "replaced"
+    return "patched" if group.patches else "as is"
+
+
+def _inside(group: Group, modules: Sequence[str]) -> tuple[str, ...]:
+    """Those of the modules that the group cuts something of."""
+    cut = [piece.tensor for piece in (*group.makes, *group.reads)]
+    return tuple(m for m in modules if any(tensor.startswith(f"{m}.") for tensor in cut))
+
+
+def _check(model: nn.Module) -> None:
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"plan needs an nn.Module, got {type(model).__name__}")
+    if any(isinstance(module, Gated) for module in model.modules()):
+        raise PlanError("the model is gated already; plan the plain model, or compact it first")
+    if next(model.parameters(), None) is None:
+        raise PlanError(f"{type(model).__name__} has no parameters: there is nothing to gate")
+    names = rewritten(model)
+    if names:
+        raise PlanError(
+            f"the weight of '{names[0]}' is rewritten before each call (weight_norm, "
+            "spectral_norm or prune of torch.nn.utils); make it plain first, e.g. with "
+            "remove_weight_norm"
+        )
+
+
+def _excluded(model: nn.Module, modules: set[str]) -> dict[str, str]:
+    names = named_tensors(model)
+    return {
+        name: f"'{module_of(name)}' is excluded" for name in names if module_of(name) in modules
+    }
+
+
+def _by_first_name(model: nn.Module, refused: Mapping[str, str]) -> dict[str, str]:
+    known, first = named_tensors(model), first_names(model)
+    return {first[id(known[name])]: why for name, why in refused.items() if name in known}
+
+
+def _chosen(captured: Captured, outputs: Sequence[str | int] | None) -> frozenset[str]:
+    """The outputs that keep their shape, by name; empty means all."""
+    asked = [] if outputs is None else [str(name) for name in outputs]
+    unknown = [name for name in asked if name not in captured.outputs]
+    if unknown:
+        there = ", ".join(dict.fromkeys(captured.outputs)) or "none"
+        raise PlanError(f"the model has no output {unknown[0]!r}; there are {there}")
+    return frozenset(asked)
+
+
+def _made_by(group: Group, modules: set[str]) -> bool:
+    return any(module_of(piece.tensor) in modules for piece in group.makes)
+
+
+def _nothing(skipped: Sequence[Skipped]) -> str:
+    lines = [f"  {entry.layer}: {entry.reason}" for entry in skipped] or ["  no layer has weights"]
+    return "\n".join(["nothing of this model can be gated:", *lines])

@@ -1,0 +1,59 @@
+"""Norms: per channel (units pass), per group of channels (whole groups), over units (pinned)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from l0arm.planning.elementwise import channelwise, combine
+from l0arm.planning.registry import rule
+from l0arm.planning.site import Site
+from l0arm.planning.space import Space, labels, mixed
+
+
+@rule("aten.batch_norm", "aten.instance_norm")
+def per_channel(
+    site: Site,
+    x: Space,
+    weight: Space | None = None,
+    bias: Space | None = None,
+    mean: Space | None = None,
+    variance: Space | None = None,
+    *settings: Any,
+) -> Space:
+    """Every channel on its own, with its own scale, shift and statistics."""
+    x = mixed(site.atoms, x, {0, *range(2, len(x.shape))}, site.mixes())
+    site.counts(labels(x, 1))  # nn.InstanceNorm2d compares with num_features
+    return channelwise(site, x, [weight, bias, mean, variance], 1)
+
+
+@rule("aten.group_norm")
+def group_norm(
+    site: Site,
+    x: Space,
+    groups: int,
+    weight: Space | None = None,
+    bias: Space | None = None,
+    *settings: Any,
+) -> Space:
+    """Statistics over the channels of a group: a unit is a whole group."""
+    x = mixed(site.atoms, x, set(range(2, len(x.shape))), site.mixes())
+    rows = labels(x, 1).reshape(groups, -1)
+    site.atoms.unite_along(rows, (1,), f"{site.where} needs whole groups")
+    site.counts(rows[:, 0], "num_groups")
+    return channelwise(site, x, [weight, bias], 1)
+
+
+@rule("aten.layer_norm", "aten.rms_norm")
+def over_units(
+    site: Site,
+    x: Space,
+    shape: list[int],
+    weight: Space | None = None,
+    bias: Any = None,
+    *settings: Any,
+) -> Space:
+    """Statistics over the last dimensions: they mix their units (or go by whole heads)."""
+    first = len(x.shape) - len(shape)
+    x = mixed(site.atoms, x, set(range(first, len(x.shape))), site.mixes())
+    parameters = [p for p in (weight, bias) if isinstance(p, Space)]
+    return combine(site, [x, *parameters], x.shape)

@@ -1,0 +1,44 @@
+"""Sums, means and extremes over dimensions."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from l0arm.planning.registry import NotCovered, rule
+from l0arm.planning.site import Site
+from l0arm.planning.space import Space, without
+
+OVER_SOME = """mean.dim sum.dim_IntList amax.default amin.default max.dim min.dim var.dim std.dim
+var.correction std.correction logsumexp.default prod.dim_int any.dim all.dim argmax.default
+argmin.default norm.ScalarOpt_dim linalg_vector_norm.default median.dim"""
+NORMS = ("norm", "linalg_vector_norm")  # their order comes before the dimensions
+
+
+@rule(*(f"aten.{name}" for name in OVER_SOME.split()))
+def over_some(site: Site, x: Space, *settings: Any, **more: Any) -> Space | tuple[Space, ...]:
+    """Units stay in the dimensions that stay; those reduced over must not hold units alone."""
+    if site.op in NORMS:
+        settings = settings[1:]
+    asked = more.get("dim", settings[0] if settings else None)
+    listed = range(len(x.shape)) if asked is None else [asked] if isinstance(asked, int) else asked
+    dims = {d % len(x.shape) for d in listed} or set(range(len(x.shape)))
+    reduced = without(site.atoms, x, dims, site.mixes())
+    results = tuple(_kept(reduced, dims, shape) for shape in site.shapes)
+    return results if len(results) > 1 else results[0]
+
+
+def _kept(reduced: Space, dims: set[int], shape: tuple[int, ...]) -> Space:
+    """The result, with the reduced dimensions at size 1 if the operator keeps them."""
+    if len(shape) == len(reduced.shape):
+        return replace(reduced, parameter=False)
+    rest = [d for d in range(len(shape)) if d not in dims]
+    if len(rest) != len(reduced.shape):
+        raise NotCovered("a reduction over known dimensions")
+    return replace(reduced.moved(dict(enumerate(rest)), shape), parameter=False)
+
+
+@rule("aten.mean.default", "aten.sum.default", "aten.max.default", "aten.min.default")
+def over_all(site: Site, x: Space, *settings: Any, **more: Any) -> Space:
+    """A single number."""
+    return without(site.atoms, x, set(range(len(x.shape))), site.mixes())

@@ -1,0 +1,128 @@
+"""The space of a value in the graph: which units its positions belong to.
+
+A factor labels some of the dimensions with an array of atoms; an element of the value stays if all
+of its factors' atoms stay. Dimensions without a factor are never cut. A factor over one dimension
+is a plain list of units; one over several comes from splitting a dimension by a view.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from l0arm.planning.atoms import Array, Atoms
+
+
+@dataclass(frozen=True, eq=False)
+class Factor:
+    """Atoms over some dimensions, in ascending order: ``atoms.shape`` are their sizes."""
+
+    dims: tuple[int, ...]
+    atoms: Array
+
+    def moved(self, to: Mapping[int, int]) -> Factor:
+        """The factor after its dimensions were renumbered."""
+        new = [to[dim] for dim in self.dims]
+        order = sorted(range(len(new)), key=new.__getitem__)
+        return Factor(tuple(new[axis] for axis in order), self.atoms.transpose(order))
+
+    def along(self, dim: int) -> int:
+        """The axis of the array that stands for a dimension."""
+        return self.dims.index(dim)
+
+
+@dataclass(frozen=True, eq=False)
+class Space:
+    """Shape and labels of one value.
+
+    ``parameter``: the value is a parameter, at most reshaped or scaled. ``fixed`` says why the
+    dimensions without a label are never cut.
+    """
+
+    shape: tuple[int, ...]
+    factors: tuple[Factor, ...] = ()
+    parameter: bool = False
+    fixed: str = ""
+
+    def at(self, dim: int) -> Factor | None:
+        """The factor that labels a dimension."""
+        return next((f for f in self.factors if dim in f.dims), None)
+
+    def relabelled(self, factors: Sequence[Factor]) -> Space:
+        """The same value with other labels."""
+        return replace(self, factors=tuple(factors))
+
+    def moved(self, to: Mapping[int, int], shape: tuple[int, ...]) -> Space:
+        """The value with its dimensions renumbered."""
+        return replace(self, shape=shape, factors=tuple(f.moved(to) for f in self.factors))
+
+
+def simplified(atoms: Atoms, space: Space) -> Space:
+    """Factors without the dimensions along which their units do not differ (one is left)."""
+    return space.relabelled([_simple(atoms, f) for f in space.factors])
+
+
+def _simple(atoms: Atoms, factor: Factor) -> Factor:
+    if len(factor.dims) == 1:
+        return factor
+    roots = atoms.roots(factor.atoms)
+    for axis in reversed(range(len(factor.dims))):
+        if bool((roots == roots.take([0], axis=axis)).all()):
+            dims = factor.dims[:axis] + factor.dims[axis + 1 :]
+            return _simple(atoms, Factor(dims, picked(factor.atoms, axis, 0)))
+    return factor
+
+
+def picked(atoms: Array, axis: int, index: int) -> Array:
+    """One position along an axis, which is gone."""
+    result: Array = np.moveaxis(atoms, axis, 0)[index]
+    return result
+
+
+def line(factor: Factor, axis: int) -> Array:
+    """The atoms along one axis, at the first position of the others."""
+    return np.moveaxis(factor.atoms, axis, 0).reshape(factor.atoms.shape[axis], -1)[:, 0]
+
+
+def collapse(atoms: Atoms, factor: Factor, dims: set[int], reason: str) -> Factor:
+    """Nothing may be cut along ``dims``: units are united across them, or pinned if none is left.
+
+    The head dimension of attention is the case in point: its positions go together, by head.
+    """
+    hit = [axis for axis, dim in enumerate(factor.dims) if dim in dims]
+    if not hit:
+        return factor
+    if len(hit) == len(factor.dims):
+        atoms.pin(factor.atoms, reason)
+        return factor
+    atoms.unite_along(factor.atoms, tuple(hit), reason)
+    rest = tuple(dim for dim in factor.dims if dim not in dims)
+    picked: Array = factor.atoms[
+        tuple(0 if a in hit else slice(None) for a in range(len(factor.dims)))
+    ]
+    return Factor(rest, picked)
+
+
+def mixed(atoms: Atoms, space: Space, dims: set[int], reason: str) -> Space:
+    """The value after something mixed its units along ``dims`` (softmax, a norm)."""
+    space = simplified(atoms, space)
+    return space.relabelled([collapse(atoms, f, dims, reason) for f in space.factors])
+
+
+def without(atoms: Atoms, space: Space, dims: set[int], reason: str) -> Space:
+    """The value after a reduction over ``dims``, which are gone."""
+    space = mixed(atoms, space, dims, reason)
+    kept = [dim for dim in range(len(space.shape)) if dim not in dims]
+    to = {dim: place for place, dim in enumerate(kept)}
+    factors = tuple(f.moved(to) for f in space.factors if not set(f.dims) & dims)
+    return replace(space, shape=tuple(space.shape[d] for d in kept), factors=factors)
+
+
+def labels(space: Space, dim: int) -> Array:
+    """The atoms along one dimension that no other shares; zeros if it has none."""
+    factor = space.at(dim)
+    if factor is None or len(factor.dims) > 1:
+        return np.zeros(space.shape[dim], dtype=np.int64)
+    return factor.atoms

@@ -1,0 +1,50 @@
+"""Atoms: classes, pins and marks."""
+
+import numpy as np
+
+from l0arm.planning.atoms import Atoms
+
+
+def test_uniting_is_transitive_and_takes_the_pin_along() -> None:
+    atoms = Atoms()
+    a, b, c = (atoms.birth(name, 0, 3) for name in "abc")
+    atoms.unite(a, b, "")
+    atoms.pin(c[1:2], "why")
+    atoms.unite(b, c, "")
+    assert atoms.roots(c).tolist() == atoms.roots(a).tolist() == a.tolist()
+    assert [atoms.reason(int(atom)) for atom in a] == [None, "why", None]
+    assert atoms.free(b).tolist() == [a[0], 0, a[2]]
+
+
+def test_what_meets_a_position_that_is_never_cut_is_pinned() -> None:
+    atoms = Atoms()
+    a = atoms.birth("a", 0, 3)
+    atoms.unite(a, np.array([0, 0, a[2]]), "met nothing")
+    assert [atoms.reason(int(atom)) for atom in a] == ["met nothing", "met nothing", None]
+    assert atoms.roots(a).tolist() == a.tolist()  # pinned one by one, not united
+
+
+def test_the_first_reason_is_the_one_told() -> None:
+    atoms = Atoms()
+    a = atoms.birth("a", 0, 1)
+    atoms.pin(a, "first")
+    atoms.pin(a, "second")
+    assert atoms.reason(int(a[0])) == "first"
+
+
+def test_uniting_along_axes() -> None:
+    atoms = Atoms()
+    grid = atoms.birth("a", 0, 12).reshape(2, 3, 2)
+    atoms.unite_along(grid, (0, 2), "")
+    roots = atoms.roots(grid)
+    assert len(np.unique(roots)) == 3
+    assert (roots == roots[:1, :, :1]).all()
+
+
+def test_a_position_may_read_and_make() -> None:
+    atoms = Atoms()
+    read, made, both, idle = atoms.birth("a", 0, 4).tolist()
+    atoms.mark_read(np.array([read, both]))
+    atoms.mark_made(np.array([made, both]))
+    assert [atoms.is_read(a) for a in (read, made, both, idle)] == [True, False, True, False]
+    assert [atoms.is_made(a) for a in (read, made, both, idle)] == [False, True, True, True]
