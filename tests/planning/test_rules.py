@@ -203,3 +203,24 @@ def test_rows_of_a_table_are_never_cut() -> None:
     found = plan(Lookup(), torch.randint(7, (2, 3)))
     assert [(g.name, g.units) for g in found.groups] == [("embed", 6)]
     assert all(piece.tensor != "last.weight" for piece in found.groups[0].reads)
+
+
+def test_learned_keys_and_values() -> None:
+    """Their number is that of the softmax's terms and their size sets the scale: neither is cut.
+
+    Only the size of the values is free.
+    """
+
+    class Memory(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.q, self.o = nn.Linear(4, 6), nn.Linear(5, 3)
+            self.keys, self.values = (nn.Parameter(torch.randn(1, 7, n)) for n in (6, 5))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.o(F.scaled_dot_product_attention(self.q(x), self.keys, self.values))
+
+    found = plan(Memory(), torch.rand(2, 3, 4))
+    assert [(g.name, g.units) for g in found.groups] == [("values", 5)]
+    told = {entry.layer: entry.reason for entry in found.skipped}
+    assert told["q"] == told["keys"] == "scaled_dot_product_attention mixes the units"

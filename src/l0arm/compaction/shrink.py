@@ -53,7 +53,7 @@ def shrink(
         sharing=gated.sharing,
     )
     smaller.phi.data = gated.phi.detach()[keep].clone()
-    smaller.training = gated.training
+    smaller.training, smaller.width_multiple = gated.training, gated.width_multiple
     smaller.estimator, smaller.estimator_state = gated.estimator, gated.estimator_state
     if transfer is not None:
         transfer(small, smaller.phi)
