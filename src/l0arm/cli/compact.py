@@ -10,7 +10,8 @@ from safetensors.torch import save
 
 from l0arm.cli.console import say, say_json
 from l0arm.cli.loading import load_data
-from l0arm.cli.options import DataDir, Json, Run
+from l0arm.cli.options import DataDir, Json, OutsideMethod, Run
+from l0arm.cli.outside import use_method
 from l0arm.experiments.files import replacing
 from l0arm.experiments.folder import RunFolder
 from l0arm.experiments.trained import trained_network
@@ -22,9 +23,11 @@ def compact(
         Path | None, typer.Option(help="The file to write; else RUN/compact.safetensors.")
     ] = None,
     data_dir: DataDir = None,
+    method: OutsideMethod = None,
     as_json: Json = False,
 ) -> None:
     """Write the small plain network of a run, and show that it computes the same."""
+    use_method(method)
     folder = RunFolder(run)
     trained = trained_network(folder, load_data(folder.recipe().data.name, data_dir, quiet=as_json))
     small, path = trained.compact(), out or run / "compact.safetensors"
