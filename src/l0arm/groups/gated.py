@@ -162,13 +162,17 @@ class Gated(nn.Module):
         with torch.no_grad():
             gates = self.gates
             z = gates.deterministic(self.tau(gates.probs))
-            self._widen(z, gates.probs)
+            self._widen(z, gates)
             for span in map(self.layout.span, self.layout.twice):
                 z[span] = (z[span] != 0).to(z.dtype)
             return z
 
-    def _widen(self, z: Tensor, pi: Tensor) -> None:
-        """Re-open the most probable gates of groups below their floor or between multiples."""
+    def _widen(self, z: Tensor, gates: Gates) -> None:
+        """Re-open the most probable gates of groups below their floor or between multiples.
+
+        They get the value that no threshold would take from them.
+        """
+        pi, values = gates.open_probability, gates.deterministic(0.0)
         for number, group in enumerate(self.groups):
             span = self.layout.span(number)
             is_open = int((z[span] != 0).sum())
@@ -177,7 +181,7 @@ class Gated(nn.Module):
             if missing > 0:
                 closed = torch.where(z[span] == 0, pi[span], -1.0)
                 reopened = span.start + closed.topk(missing).indices
-                z[reopened] = pi[reopened].clamp(min=torch.finfo(z.dtype).tiny)
+                z[reopened] = values[reopened].clamp(min=torch.finfo(z.dtype).tiny)
 
     @property
     def width_multiple(self) -> int:
