@@ -6,7 +6,7 @@ with the weights, and closed units are not computed, in training or after.
 
 from l0arm import data, estimators, gates, methods, metrics, models, penalties
 from l0arm.budgeting import fit_threshold
-from l0arm.compaction import compact, shrink
+from l0arm.compaction import SavedError, compact, load, save, shrink
 from l0arm.entry import sparsify
 from l0arm.gates import HardSigmoid, ScaledSigmoid
 from l0arm.groups import EmptyGroupWarning, Gated, Group, Loss, NonFiniteLoss, Patch, Slice
@@ -25,6 +25,7 @@ __all__ = [
     "Patch",
     "Plan",
     "PlanError",
+    "SavedError",
     "ScaledSigmoid",
     "Slice",
     "architecture",
@@ -35,12 +36,14 @@ __all__ = [
     "expected_l0",
     "fit_threshold",
     "gates",
+    "load",
     "methods",
     "metrics",
     "models",
     "penalties",
     "plan",
     "prune_rate",
+    "save",
     "shrink",
     "sparsify",
 ]

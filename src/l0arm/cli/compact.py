@@ -3,46 +3,53 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
-from safetensors.torch import save
 
+from l0arm import save
 from l0arm.cli.console import say, say_json
+from l0arm.cli.deployed import Force
 from l0arm.cli.loading import load_data
 from l0arm.cli.options import DataDir, Json, OutsideMethod, Run
 from l0arm.cli.outside import use_method
-from l0arm.experiments.files import replacing
+from l0arm.experiments.deployment import network_record
 from l0arm.experiments.folder import RunFolder
 from l0arm.experiments.trained import trained_network
 
 
 def compact(
     run: Run,
-    out: Annotated[
-        Path | None, typer.Option(help="The file to write; else RUN/compact.safetensors.")
-    ] = None,
+    out: Annotated[Path | None, typer.Option(help="The folder to write; else RUN/compact.")] = None,
+    force: Force = False,
     data_dir: DataDir = None,
     method: OutsideMethod = None,
     as_json: Json = False,
 ) -> None:
-    """Write the small plain network of a run, and show that it computes the same."""
+    """Write the small plain network of a run to a folder, and show that it computes the same.
+
+    l0arm.json, model.safetensors and a README.md; `l0arm.load(FOLDER, factory)` reads it.
+    """
     use_method(method)
-    folder = RunFolder(run)
+    folder, path = RunFolder(run), out or run / "compact"
     trained = trained_network(folder, load_data(folder.recipe().data.name, data_dir, quiet=as_json))
-    small, path = trained.compact(), out or run / "compact.safetensors"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path) as file:
-        file.write(save({k: v.contiguous() for k, v in small.state_dict().items()}))
-    facts = trained.measured() | {"path": str(path), "bytes": path.stat().st_size}
+    gated = trained.gated()
+    facts = trained.measured()
+    network = network_record(folder.recipe(), trained.data)
+    save(gated, path, metrics=facts | {"network": network}, force=force)
+    facts |= {"path": str(path), "bytes": (path / "model.safetensors").stat().st_size}
     if as_json:
         say_json(facts)
-        return
-    say(
+    else:
+        say(_sentences(facts))
+
+
+def _sentences(facts: dict[str, Any]) -> str:
+    right = f"{facts['test_accuracy']:.2f} % right before, {facts['compact_accuracy']:.2f} % after"
+    if facts["compact_accuracy"] == facts["test_accuracy"]:
+        right = f"{facts['compact_accuracy']:.2f} % right before and after"
+    return (
         f"{facts['architecture']}: {facts['prune_rate_realised']:.2f} % of the weights are gone\n"
-        f"{facts['compact_accuracy']:.2f} % right before and after; outputs differ by at most "
-        f"{facts['largest_difference']:.1e}\nwrote {path} ({facts['bytes']:,} bytes)"
-        if facts["compact_accuracy"] == facts["test_accuracy"]
-        else f"{facts['test_accuracy']:.2f} % right before, {facts['compact_accuracy']:.2f} % "
-        f"after; outputs differ by at most {facts['largest_difference']:.1e}\nwrote {path}"
+        f"{right}; outputs differ by at most {facts['largest_difference']:.1e}\n"
+        f"wrote {facts['path']} ({facts['bytes']:,} bytes of weights)"
     )

@@ -10,20 +10,25 @@ import sys
 
 import typer
 
+from l0arm import SavedError
 from l0arm.cli.bench import bench
 from l0arm.cli.compact import compact
 from l0arm.cli.compare import compare
 from l0arm.cli.data import data
 from l0arm.cli.evaluate import evaluate
+from l0arm.cli.export import export
 from l0arm.cli.figure import figure
+from l0arm.cli.inspect import inspect
 from l0arm.cli.recipes import recipes
 from l0arm.cli.report import report
 from l0arm.cli.reproduce import reproduce
+from l0arm.cli.sweep import sweep
 from l0arm.cli.table import table
 from l0arm.cli.train import train
 from l0arm.data import DataError
 from l0arm.experiments.errors import RunFailed, UserError
 from l0arm.experiments.training import Interrupted
+from l0arm.export import ExportError
 
 app = typer.Typer(
     name="l0arm",
@@ -34,7 +39,11 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
 )
-VERBS = (train, evaluate, compact, recipes, data, table, figure, report, reproduce, compare, bench)
+VERBS = (
+    *(train, evaluate, compact, inspect, export, sweep, bench),
+    *(recipes, data, table, figure, report, reproduce, compare),
+)
+REFUSALS = (UserError, DataError, SavedError, ExportError, FileExistsError)
 for verb in VERBS:
     app.command()(verb)
 
@@ -43,7 +52,11 @@ def main() -> None:
     """Run the verb that the command line names."""
     try:
         app()
-    except (UserError, DataError) as error:
+    except REFUSALS as error:
+        _end(f"error: {error}", 2)
+    except ImportError as error:
+        if "l0arm[" not in str(error):  # not an extra that is missing
+            raise
         _end(f"error: {error}", 2)
     except RunFailed as error:
         _end(f"failed: {error}", 1)

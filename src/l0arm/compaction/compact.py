@@ -24,14 +24,19 @@ def compact(gated: Gated, *, optimizer: torch.optim.Optimizer | None = None) -> 
     output is followed both ways. With ``optimizer``, it afterwards holds the small network's
     parameters with its state cut to match, and no longer holds phi.
     """
-    z = follow_dead(gated.layout, gated.deterministic())
-    draw = Draw(gated.layout, z, writes=False)
+    draw = final_draw(gated)
     gated.warn_of_empty(draw)
     transfer = None if optimizer is None else Transfer(optimizer, gated, draw)
     small = cut_copy(gated, draw)
     if transfer is not None:
         transfer(small, None)
-    return _select_inputs(small, gated.layout, draw)
+    return select_inputs(small, gated.layout, draw)
+
+
+def final_draw(gated: Gated) -> Draw:
+    """z-bar (Eq. 14) without the units that nothing reads any more."""
+    z = follow_dead(gated.layout, gated.deterministic())
+    return Draw(gated.layout, z, writes=False)
 
 
 def cut_copy(gated: Gated, draw: Draw) -> nn.Module:
@@ -41,9 +46,14 @@ def cut_copy(gated: Gated, draw: Draw) -> nn.Module:
         small = copy.deepcopy(gated.model)
     finally:
         gated.engine.attach(gated.model)
-    _set_patched(small, gated.layout, draw)
-    _cut_tensors(small, gated.layout, draw)
+    cut(small, gated.layout, draw)
     return small
+
+
+def cut(model: nn.Module, layout: Layout, draw: Draw) -> None:
+    """Cut a plain model in place: its attributes that count units, and every tensor."""
+    _set_patched(model, layout, draw)
+    _cut_tensors(model, layout, draw)
 
 
 def _cut_tensors(model: nn.Module, layout: Layout, draw: Draw) -> None:
@@ -76,7 +86,7 @@ def _cut(tensor: Tensor, spec: TensorCut, draw: Draw) -> Tensor:
     return nn.Parameter(cut, tensor.requires_grad) if is_parameter else cut
 
 
-def _select_inputs(model: nn.Module, layout: Layout, draw: Draw) -> nn.Module:
+def select_inputs(model: nn.Module, layout: Layout, draw: Draw) -> nn.Module:
     """Where gates are finer than the producer can drop, the reader picks its inputs itself."""
     for name, (dim, axis) in layout.selections.items():
         local = draw.kept(axis).local

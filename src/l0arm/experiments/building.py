@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import torch
@@ -40,18 +41,24 @@ class Trainee(Protocol):
 
 def build_model(spec: ModelSpec, data: Dataset) -> nn.Module:
     """The network of a recipe, for the images it will see."""
-    channels, height, width = data.train_images.shape[1:]
+    image = tuple(data.train_images.shape[1:])
+    return network_for(spec, image, data.classes, f"'{data.name}' has")
+
+
+def network_for(spec: ModelSpec, image: Sequence[int], classes: int, whose: str) -> nn.Module:
+    """A network for images of a size (channels, height, width)."""
+    channels, height, width = image
     if spec.name == "mlp":
-        return MLP((channels * height * width, 300, 100, data.classes))
+        return MLP((channels * height * width, 300, 100, classes))
     fitting = {"lenet5": (1, 28, 28), "wide-resnet": (3, 32, 32)}[spec.name]
     if (channels, height, width) != fitting:
         raise UserError(
-            f"{spec.name} takes images of {_size(*fitting)}, but '{data.name}' has "
+            f"{spec.name} takes images of {_size(*fitting)}, but {whose} "
             f"{_size(channels, height, width)}; choose another data.name or model.name"
         )
     if spec.name == "lenet5":
-        return LeNet5(data.classes)
-    return WideResNet(spec.depth, spec.widen, spec.dropout, data.classes)
+        return LeNet5(classes)
+    return WideResNet(spec.depth, spec.widen, spec.dropout, classes)
 
 
 def _size(channels: int, height: int, width: int) -> str:

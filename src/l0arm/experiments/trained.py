@@ -27,11 +27,15 @@ class Trained:
     data: Dataset
     preprocess: Preprocess
 
-    def compact(self) -> nn.Module:
-        """The plain, small network."""
+    def gated(self) -> Gated:
+        """The network with its gates."""
         if not isinstance(self.session.trainee, Gated):
             raise UserError("the run has no gates: there is nothing to compact")
-        return self.session.trainee.compact().eval()
+        return self.session.trainee
+
+    def compact(self) -> nn.Module:
+        """The plain, small network."""
+        return self.gated().compact().eval()
 
     def measured(self) -> dict[str, Any]:
         """Accuracy as it is and, with gates, compacted; and how far the two differ."""

@@ -190,14 +190,22 @@ class _ModuleHook:
         home[key] = value
 
 
-def _refuse_second_engine(model: nn.Module) -> None:
+def gated_module(model: nn.Module) -> str | None:
+    """The name of a module that has the hooks of a Gated on it, if there is one."""
     for name, module in model.named_modules():
-        for hook in module._forward_pre_hooks.values():
-            if isinstance(getattr(hook, "__self__", None), _ModuleHook):
-                raise ValueError(
-                    f"the module '{name}' is gated already by another Gated; go on with that one, "
-                    "or take its gates off first with its release()"
-                )
+        hooks = module._forward_pre_hooks.values()
+        if any(isinstance(getattr(hook, "__self__", None), _ModuleHook) for hook in hooks):
+            return str(name)
+    return None
+
+
+def _refuse_second_engine(model: nn.Module) -> None:
+    name = gated_module(model)
+    if name is not None:
+        raise ValueError(
+            f"the module '{name}' is gated already by another Gated; go on with that one, "
+            "or take its gates off first with its release()"
+        )
 
 
 def _version(tensor: Tensor | None) -> int:

@@ -1,6 +1,6 @@
 """Any model: what of it can be gated, found on its captured graph."""
 
-from l0arm.planning.attention import HeadAttention, exchange
+from l0arm.groups.attention import HeadAttention, exchange
 from l0arm.planning.capture import PlanError
 from l0arm.planning.plan import Plan, PlannedGroup, Skipped
 from l0arm.planning.planner import plan

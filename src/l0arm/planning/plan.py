@@ -11,8 +11,10 @@ from torch import nn
 
 from l0arm.groups import Group
 from l0arm.groups.layout import resolve
-from l0arm.planning.saved import FORMAT, VERSION, PlanFormatError, checked, group_of, record_of
+from l0arm.groups.records import RecordError, checked, group_of, record_of
 from l0arm.planning.table import Row, table
+
+FORMAT, VERSION = "l0arm-plan", 1
 
 How = Literal["as is", "patched", "replaced", "masked"]
 
@@ -120,12 +122,12 @@ def _document(text: str) -> dict[str, Any]:
     try:
         record = json.loads(text)
     except json.JSONDecodeError as error:
-        raise PlanFormatError(f"this is not JSON: {error}") from None
+        raise RecordError(f"this is not JSON: {error}") from None
     fields = {"format": str, "version": int, "groups": list}
     optional = {"skipped": (list, []), "weights": (int, 0), "macs": (int, 0)}
     record = checked(record, "the plan", fields, optional)
     if (record["format"], record["version"]) != (FORMAT, VERSION):
-        raise PlanFormatError(
+        raise RecordError(
             f"expected format {FORMAT!r}, version {VERSION}; "
             f"got {record['format']!r}, version {record['version']}"
         )
@@ -134,7 +136,7 @@ def _document(text: str) -> dict[str, Any]:
 
 def _planned(entry: Any, where: str) -> PlannedGroup:
     if not isinstance(entry, dict):
-        raise PlanFormatError(f"{where} must be an object, got {entry!r}")
+        raise RecordError(f"{where} must be an object, got {entry!r}")
     optional = {"execution": (str, "as is"), "replaces": (list, []), "weights": (int, 0)}
     optional |= {"macs": (int, 0)}
     own = {key: entry[key] for key in optional if key in entry}
@@ -142,7 +144,7 @@ def _planned(entry: Any, where: str) -> PlannedGroup:
     own = checked(own, where, {}, optional)
     if own["execution"] not in get_args(How):
         told = ", ".join(get_args(How))
-        raise PlanFormatError(f"{where}: execution must be one of {told}; got {own['execution']!r}")
+        raise RecordError(f"{where}: execution must be one of {told}; got {own['execution']!r}")
     group = group_of(rest, where)
     return PlannedGroup(
         group, own["execution"], own["weights"], own["macs"], tuple(own["replaces"])

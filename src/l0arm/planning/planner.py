@@ -9,8 +9,8 @@ from typing import Any
 from torch import nn
 
 from l0arm.groups import Gated, Group
+from l0arm.groups.attention import replace_attention
 from l0arm.groups.layout import named_tensors
-from l0arm.planning.attention import replace_attention
 from l0arm.planning.capture import Captured, PlanError, capture, first_names
 from l0arm.planning.gains import macs_freed, weights_freed
 from l0arm.planning.patches import options, tallies

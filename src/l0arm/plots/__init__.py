@@ -1,6 +1,7 @@
 """The paper's figures and one page about a run, from plain values."""
 
 from l0arm.plots.accuracy import accuracy_by_epoch
+from l0arm.plots.cost_curve import cost_curve
 from l0arm.plots.estimator_variance import estimator_variance
 from l0arm.plots.flops_by_step import flops_by_step
 from l0arm.plots.gate_functions import gate_functions
@@ -11,6 +12,7 @@ from l0arm.plots.surviving import surviving_filters, surviving_inputs
 
 __all__ = [
     "accuracy_by_epoch",
+    "cost_curve",
     "estimator_variance",
     "flops_by_step",
     "gate_functions",

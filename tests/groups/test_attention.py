@@ -7,8 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from l0arm.planning import HeadAttention, exchange
-from l0arm.planning.attention import replace_attention
+from l0arm.groups.attention import HeadAttention, exchange, replace_attention
 
 CAUSAL = torch.ones(5, 5, dtype=torch.bool).triu(1)
 PADDING = torch.tensor([[False] * 5, [False] * 3 + [True] * 2, [False] * 4 + [True]])

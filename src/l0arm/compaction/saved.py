@@ -1,0 +1,133 @@
+"""Save a small network to a folder and load it again, without pickle."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from l0arm.compaction.card import card
+from l0arm.compaction.compact import cut_copy, final_draw, select_inputs
+from l0arm.compaction.description import Description, read_description
+from l0arm.compaction.folders import CARD, DESCRIPTION, TENSORS, appearing, check_free
+from l0arm.compaction.rebuilding import attributes_of, check_same, rebuilt
+from l0arm.compaction.weights_file import (
+    SavedError,
+    facts_of,
+    read_header,
+    read_tensors,
+    sha256_of,
+    tensors_once,
+    write_tensors,
+)
+from l0arm.groups import Gated
+from l0arm.groups.attention import HeadAttention
+from l0arm.groups.draw import Draw
+
+
+def save(
+    gated: Gated,
+    folder: str | Path,
+    *,
+    metrics: Mapping[str, Any] | None = None,
+    certificate: Mapping[str, Any] | None = None,
+    force: bool = False,
+) -> Path:
+    """Write the compact network to a folder that ``load`` reads, and nothing else has to.
+
+    ``l0arm.json`` says what is left of which model, ``model.safetensors`` has the weights,
+    ``README.md`` tells a person. The folder appears whole or not at all. One that exists is refused
+    unless ``force`` says to replace it; one with files of other origin is refused in any case.
+    """
+    if not isinstance(gated, Gated):
+        raise TypeError(
+            f"save takes the gated model, which knows what was cut; got {type(gated).__name__}"
+        )
+    folder = Path(folder)
+    check_free(folder, force=force)
+    _check_extra_state(gated.model)
+    draw = final_draw(gated)
+    gated.warn_of_empty(draw)
+    small = cut_copy(gated, draw)
+    attributes = attributes_of(small, gated.groups)
+    small = select_inputs(small, gated.layout, draw)
+    with appearing(folder) as new:
+        write_tensors(new / TENSORS, tensors_once(small))
+        told = Description(
+            model=f"{type(gated.model).__module__}.{type(gated.model).__qualname__}",
+            parameters=(_count(gated.model), _count(small)),
+            groups=gated.groups,
+            kept=_kept(gated, draw),
+            replaced=_exchanged(gated.model),
+            attributes=attributes,
+            original=facts_of(gated.model),
+            tensors=facts_of(small),
+            tensors_sha256=sha256_of(new / TENSORS),
+            metrics=metrics or {},
+            certificate=certificate,
+        )
+        (new / DESCRIPTION).write_text(told.to_json(), encoding="utf-8")
+        size = (new / TENSORS).stat().st_size
+        (new / CARD).write_text(card(told, size), encoding="utf-8")
+    return folder
+
+
+def load(folder: str | Path, factory: Callable[[], nn.Module]) -> nn.Module:
+    """The small network that ``save`` wrote, in eval mode.
+
+    ``factory`` (a class or a function) makes the original model; it is cut to the saved shapes by
+    the code that compaction uses, then gets the saved weights, buffers and dtypes. Whatever does
+    not fit raises SavedError with the reason; no code from the folder is ever executed.
+    """
+    folder = Path(folder)
+    told = inspect_saved(folder)
+    model = factory()
+    if not isinstance(model, nn.Module) or isinstance(model, Gated):
+        raise TypeError(f"the factory must make the plain original, got {type(model).__name__}")
+    small = rebuilt(model, told, str(folder))
+    target = tensors_once(small)
+    with torch.no_grad():
+        for name, tensor in read_tensors(folder / TENSORS):
+            target[name].copy_(tensor)
+    return small.eval()
+
+
+def inspect_saved(folder: str | Path) -> Description:
+    """What a folder holds, after every check that needs no model and reads no tensor."""
+    folder = Path(folder)
+    for name in (DESCRIPTION, TENSORS):
+        if not (folder / name).is_file():
+            raise SavedError(f"{folder} has no {name}: it is not a network that l0arm.save wrote")
+    told = read_description(folder / DESCRIPTION)
+    found = read_header(folder / TENSORS)
+    check_same(found, told.tensors, str(folder / TENSORS), DESCRIPTION, exact=True)
+    if sha256_of(folder / TENSORS) != told.tensors_sha256:
+        raise SavedError(f"{folder / TENSORS} is damaged or another's: its SHA-256 is another")
+    return told
+
+
+def _kept(gated: Gated, draw: Draw) -> tuple[tuple[int, ...], ...]:
+    """The open units of every group."""
+    parts = gated.per_group(draw.z != 0).values()
+    return tuple(tuple(part.nonzero().flatten().tolist()) for part in parts)
+
+
+def _exchanged(model: nn.Module) -> tuple[str, ...]:
+    return tuple(name for name, m in model.named_modules() if isinstance(m, HeadAttention))
+
+
+def _count(model: nn.Module) -> int:
+    return sum(p.numel() for p in model.parameters())
+
+
+def _check_extra_state(model: nn.Module) -> None:
+    """What a module keeps beside its tensors could be anything, and would be lost."""
+    for name, module in model.named_modules():
+        if type(module).get_extra_state is not nn.Module.get_extra_state:
+            raise SavedError(
+                f"the module '{name}' ({type(module).__name__}) keeps extra state, which a saved "
+                "network has no place for; keep it in buffers"
+            )

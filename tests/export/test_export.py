@@ -1,0 +1,163 @@
+"""Exported networks compute what the compact ones do, for batches of any size."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import l0arm
+from l0arm.export import ExportError, OnnxNetwork, export_onnx, export_program
+from l0arm.models import LeNet5, WideResNet
+
+pytest.importorskip("onnxruntime")
+
+
+def compacted(model: nn.Module) -> nn.Module:
+    gated = l0arm.sparsify(model, method="l0-arm", lam=0.0)
+    gated.phi.data.normal_()
+    return gated.compact().eval()
+
+
+class Counted(nn.Module):
+    """Its output depends on the size of the batch: one that is frozen would show."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(3, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(x) / x.shape[0]
+
+
+@pytest.mark.parametrize(
+    ("make", "shape"),
+    [(LeNet5, (1, 28, 28)), (lambda: WideResNet(10, 1), (3, 16, 16))],
+    ids=["lenet5", "wrn"],
+)
+def test_onnx_computes_the_same(
+    make: Callable[[], nn.Module], shape: tuple[int, ...], tmp_path: Path
+) -> None:
+    small = compacted(make())
+    done = export_onnx(small, torch.rand(1, *shape), tmp_path / "net.onnx", quantise=True)
+    assert done.parity.differences.keys() == {1, 7, 64}
+    assert done.parity.largest < 1e-5
+    assert done.bytes == (tmp_path / "net.onnx").stat().st_size
+    x = torch.rand(33, *shape)
+    (got,) = OnnxNetwork(done.path)(x)
+    with torch.no_grad():
+        torch.testing.assert_close(got, small(x), rtol=1e-4, atol=1e-5)
+    int8 = done.quantised
+    assert int8 is not None
+    assert int8.path == tmp_path / "net.int8.onnx"
+    assert int8.bytes < 0.6 * done.bytes
+    assert done.parity.largest < int8.parity.largest < 0.2
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["net.int8.onnx", "net.onnx"]
+
+
+def test_the_program_computes_the_same(tmp_path: Path) -> None:
+    small = compacted(LeNet5())
+    done = export_program(small, torch.rand(2, 1, 28, 28), tmp_path / "net.pt2")
+    x = torch.rand(5, 1, 28, 28)
+    again = torch.export.load(done.path).module()
+    torch.testing.assert_close(again(x), small(x), rtol=1e-5, atol=1e-6)
+    assert done.parity.largest < 1e-5
+
+
+def test_the_size_of_the_batch_is_not_frozen(tmp_path: Path) -> None:
+    model = Counted()
+    done = export_onnx(model, torch.rand(4, 3), tmp_path / "net.onnx")
+    x = torch.rand(11, 3)
+    with torch.no_grad():
+        torch.testing.assert_close(OnnxNetwork(done.path)(x)[0], model(x))
+
+
+def test_the_mode_of_the_model_stays(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(3, 2), nn.Dropout(0.5))
+    export_onnx(model, torch.rand(2, 3), tmp_path / "net.onnx")
+    assert model.training
+    assert model[1].training
+
+
+@pytest.mark.parametrize("export", [export_onnx, export_program])
+def test_gated_models_are_refused(export: Callable[..., object], tmp_path: Path) -> None:
+    gated = l0arm.sparsify(LeNet5(), method="l0-arm", lam=0.0)
+    for model in (gated, nn.Sequential(gated), gated.model):
+        with pytest.raises(ExportError, match=r"export what gated\.compact\(\) gives"):
+            export(model, torch.rand(1, 1, 28, 28), tmp_path / "net.pt2")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("export", [export_onnx, export_program])
+def test_a_file_is_not_overwritten(export: Callable[..., object], tmp_path: Path) -> None:
+    path = tmp_path / "net.pt2"
+    path.write_text("precious")
+    with pytest.raises(FileExistsError, match=r"exists; choose another name, or .* --force"):
+        export(nn.Linear(3, 2), torch.rand(2, 3), path)
+    assert path.read_text() == "precious"
+    export(nn.Linear(3, 2), torch.rand(2, 3), path, force=True)
+    assert path.read_bytes() != b"precious"
+
+
+def test_what_computes_something_else_is_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(OnnxNetwork, "__call__", lambda self, x: [torch.zeros(len(x[0]), 2)])
+    with pytest.raises(ExportError, match="onnxruntime computes something else than Linear"):
+        export_onnx(nn.Linear(3, 2), torch.rand(2, 3), tmp_path / "net.onnx")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_inputs_need_a_batch(tmp_path: Path) -> None:
+    with pytest.raises(ExportError, match="whose first dimension is the batch"):
+        export_onnx(nn.Linear(3, 2), torch.tensor(1.0), tmp_path / "net.onnx")
+
+
+def test_a_program_has_its_ending(tmp_path: Path) -> None:
+    with pytest.raises(ExportError, match=r"ends in \.pt2; got 'net\.onnx'"):
+        export_program(nn.Linear(3, 2), torch.rand(2, 3), tmp_path / "net.onnx")
+
+
+@pytest.mark.parametrize("package", ["onnx", "onnxscript", "onnxruntime"])
+def test_a_missing_package_names_the_extra(
+    package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ImportError, match=rf"export needs {package}: .*'l0arm\[export\]'"):
+        export_onnx(nn.Linear(3, 2), torch.rand(2, 3), tmp_path / "net.onnx")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["bert", "gpt2"])
+def test_transformers(name: str, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    sizes = {"vocab_size": 50, "bos_token_id": 1, "eos_token_id": 2}
+    if name == "bert":
+        config = transformers.BertConfig(
+            vocab_size=50,
+            hidden_size=32,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            intermediate_size=48,
+            max_position_embeddings=16,
+        )
+        model = transformers.BertModel(config)
+    else:
+        config = transformers.GPT2Config(
+            n_embd=32, n_layer=2, n_head=4, n_positions=16, use_cache=False, **sizes
+        )
+        model = transformers.GPT2LMHeadModel(config)
+    inputs = {
+        "input_ids": torch.randint(3, 50, (2, 7)),
+        "attention_mask": torch.ones(2, 7, dtype=torch.long),
+    }
+    planned = l0arm.plan(model.eval(), example_kwargs={**inputs, "return_dict": False})
+    gated = l0arm.sparsify(model, planned, "l0-arm", lam=0.0, initial=0.9)
+    gated.phi.data.normal_(0.3, 0.5)
+    small = gated.compact().eval()
+    done = export_onnx(small, inputs, tmp_path / "net.onnx", quantise=True)
+    assert done.parity.largest < 1e-4
+    assert done.quantised is not None
+    assert done.quantised.parity.largest < 0.3
