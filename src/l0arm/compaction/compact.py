@@ -38,7 +38,8 @@ def compact(
 
     z-bar is folded into the weights that read a unit; structure that no longer reaches the
     output is followed both ways. With ``optimizer``, it afterwards holds the small network's
-    parameters with its state cut to match, and no longer holds phi. ``round_to=8`` leaves widths
+    parameters with its state cut to match, and no longer holds phi: its group goes, or stays
+    empty where a learning rate scheduler counts groups. ``round_to=8`` leaves widths
     that are multiples of 8, by re-opening the most probable gates.
 
     Where example inputs are known, given here or to ``sparsify``, both networks are compared first
