@@ -24,7 +24,7 @@ def test_tensors_are_found_in_dicts_sequences_and_dataclasses() -> None:
         ("a.states.0", 2),
         ("a.states.1.0", 3),
     ]
-    assert list(tensors_in(torch.ones(1)))[0][0] == "0"
+    assert [name for name, _ in tensors_in(torch.ones(1))] == ["0"]
 
 
 def test_chosen_outputs_go_by_their_outermost_name() -> None:

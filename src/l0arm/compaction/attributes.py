@@ -22,6 +22,8 @@ def update_attributes(module: nn.Module) -> None:
         if isinstance(module, kind):
             update(module)
             return
+    if type(module).__name__ == "Conv1D" and {"nf", "nx"} <= vars(module).keys():
+        module.nx, module.nf = module.weight.shape  # type: ignore[misc, assignment]
 
 
 def _linear(module: nn.Linear) -> None:
