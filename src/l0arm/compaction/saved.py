@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from l0arm.compaction.card import card
-from l0arm.compaction.compact import cut_copy, final_draw, select_inputs
+from l0arm.compaction.cutting import cut_copy, final_draw, select_inputs
 from l0arm.compaction.description import Description, read_description
 from l0arm.compaction.folders import CARD, DESCRIPTION, TENSORS, appearing, check_free
 from l0arm.compaction.rebuilding import attributes_of, check_same, rebuilt
