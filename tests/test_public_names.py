@@ -45,7 +45,10 @@ PUBLIC = [
     "shrink",
     "sparsify",
 ]
-PACKAGES = ["data", "estimators", "gates", "groups", "methods", "metrics", "models", "penalties"]
+PACKAGES = [
+    *("data", "distributed", "estimators", "gates", "groups"),
+    *("methods", "metrics", "models", "penalties"),
+]
 EXTRAS = ["typer", "rich", "matplotlib", "safetensors", "pyarrow", "PIL", "onnx", "transformers"]
 
 

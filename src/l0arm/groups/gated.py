@@ -21,6 +21,7 @@ from l0arm.groups.example import Example
 from l0arm.groups.group import Group
 from l0arm.groups.layout import resolve
 from l0arm.groups.objective import NonFiniteLoss, Objective
+from l0arm.groups.synchrony import check_synchronised
 from l0arm.groups.validation import check_estimator
 
 Execution = Literal["sliced", "masked"]
@@ -83,6 +84,7 @@ class Gated(nn.Module):
     group_of: Tensor  # flat gate -> number of its group
     sizes: Tensor  # |g|: how many weights each gate answers for (Eq. 17)
     penalty_weight: float = 1.0  # of all penalties together: a warm-up lowers it
+    averaged_elsewhere: bool = False  # several processes: you average the gradients, not DDP
 
     def __init__(
         self,
@@ -258,6 +260,7 @@ class Gated(nn.Module):
         evaluations see the same state of the random number generators, and only the first with a
         graph writes buffers. A loss that is not finite raises, with everything as it was.
         """
+        check_synchronised(self)
         gates = self.gates
         penalty = self.penalty(gates)
         if not math.isfinite(penalty.item()):
