@@ -3,10 +3,11 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 
 import l0arm
 from l0arm.budgeting import budget_for, fit_threshold
+from l0arm.data import mnist_mini
 from l0arm.groups import Gated, Group, Slice
 from l0arm.metrics import count_flops
 from l0arm.models import MLP, LeNet5, WideResNet
@@ -123,8 +124,44 @@ def wide(budget: str) -> Gated:
 
 def test_training_reaches_the_budget_and_holds_it() -> None:
     gated = wide("50%")
-    for steps in (1200, 200, 200):
-        assert train(gated, steps, lr=0.01) == pytest.approx(0.5, abs=0.02)
+    assert train(gated, 200, lr=0.01) > 0.6  # on its way
+    for steps in (1000, 200, 200):
+        assert train(gated, steps, lr=0.01) < 0.51  # nothing pulls a gate open again
+
+
+def digits_for(kind: str) -> tuple[nn.Module, Tensor, Tensor]:
+    """A network and digits of its size; fewer for the residual one, whose step is long."""
+    data = mnist_mini()
+    images, labels = data.train_images[:, None].float() / 255, data.train_labels
+    if kind == "wrn":
+        padded = F.pad(images[:2000], (2, 2, 2, 2)).expand(-1, 3, -1, -1)
+        return WideResNet(10, 2), padded, labels[:2000]
+    return (MLP() if kind == "mlp" else LeNet5()), images, labels
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["params", "flops"])
+@pytest.mark.parametrize(("kind", "steps"), [("mlp", 2500), ("lenet5", 2500), ("wrn", 1200)])
+def test_the_networks_of_the_paper_end_within_two_points(kind: str, steps: int, what: str) -> None:
+    """55 % of the cost: expected, and left by a fitted threshold."""
+    torch.manual_seed(0)
+    model, images, labels = digits_for(kind)
+    groups = model.groups()  # type: ignore[operator]
+    options = {"example_inputs": images[:1], "initial": 0.9}
+    gated = l0arm.sparsify(model, groups, budget={what: "55%"}, **options)
+    optimizer = torch.optim.Adam(gated.parameter_groups(lr=1e-3, gate_lr=0.005))
+    for batch in torch.randint(len(images), (steps, 20 if kind == "wrn" else 100)):
+        x, y = images[batch], labels[batch]
+        optimizer.zero_grad()
+        gated.loss(lambda x=x, y=y: F.cross_entropy(gated(x), y)).backward()
+        optimizer.step()
+    assert isinstance(gated.budget, Budget)
+    cost = gated.budget.cost
+    pi = gated.gates.open_probability.detach()
+    assert float(cost(pi)) / cost.dense == pytest.approx(0.55, abs=0.02)
+    fit_threshold(gated)
+    left = gated.deterministic().gt(0).float()
+    assert float(cost(left)) / cost.dense == pytest.approx(0.55, abs=0.02)
 
 
 def test_a_budget_that_does_not_come_nearer_is_told() -> None:
@@ -191,6 +228,11 @@ def test_weights_without_gates_count_in_full() -> None:
     budget = l0arm.sparsify(model, [hidden], budget="90%").budget
     assert isinstance(budget, Budget)
     assert float(budget.cost(torch.full((6,), 0.5))) == 12 + 6 + 15 + 5 + 10 + 2
+
+
+def test_a_method_without_probabilities_is_refused() -> None:
+    with pytest.raises(ValueError, match="a budget cannot steer it; use an L0 method"):
+        small("40%", method="group-lasso")
 
 
 def test_shrink_refuses_to_lose_a_budget() -> None:

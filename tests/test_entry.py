@@ -92,7 +92,7 @@ def test_an_empty_list_of_groups_is_refused(model: MLP) -> None:
 
 
 def test_an_unknown_method_is_answered_with_the_known_ones(model: MLP) -> None:
-    with pytest.raises(ValueError, match=r"unknown method 'l0-amr'; there are l0-ar, l0-arm, l0-"):
+    with pytest.raises(ValueError, match=r"unknown method 'l0-amr'; there are .*l0-arm, l0-"):
         sparsify(model, method="l0-amr", lam=0.1)
 
 

@@ -16,7 +16,7 @@ LAYERS = [  # from the bottom; a module may import from any layer below its own
     {"gates"},
     {"groups"},
     {"estimators", "penalties"},
-    {"compaction", "metrics", "methods", "planning"},
+    {"compaction", "distributed", "metrics", "methods", "planning"},
     {"budgeting"},
     {"entry"},
     {"l0arm"},  # the package itself: its public names

@@ -9,6 +9,8 @@ import pytest
 import l0arm
 
 PUBLIC = [
+    "Certificate",
+    "CertificateError",
     "EmptyGroupWarning",
     "Gated",
     "Group",
@@ -22,9 +24,12 @@ PUBLIC = [
     "ScaledSigmoid",
     "Slice",
     "architecture",
+    "certified",
+    "certify",
     "compact",
     "data",
     "estimators",
+    "expand",
     "expected_flops",
     "expected_l0",
     "fit_threshold",
@@ -40,7 +45,10 @@ PUBLIC = [
     "shrink",
     "sparsify",
 ]
-PACKAGES = ["data", "estimators", "gates", "groups", "methods", "metrics", "models", "penalties"]
+PACKAGES = [
+    *("data", "distributed", "estimators", "gates", "groups"),
+    *("methods", "metrics", "models", "penalties"),
+]
 EXTRAS = ["typer", "rich", "matplotlib", "safetensors", "pyarrow", "PIL", "onnx", "transformers"]
 
 

@@ -11,7 +11,7 @@ def test_the_code_blocks_run(capsys):
     blocks = re.findall(r"^```python\n(.*?)^```", README, re.M | re.S)
     for block in blocks:
         exec(compile(block, "README.md", "exec"), namespace)
-    assert len(blocks) == 2
+    assert len(blocks) == 3
     assert "% pruned" in capsys.readouterr().out
     gated, small = namespace["gated"], namespace["small"]
     assert gated.phi.numel() == 32

@@ -6,7 +6,18 @@ with the weights, and closed units are not computed, in training or after.
 
 from l0arm import data, estimators, gates, methods, metrics, models, penalties
 from l0arm.budgeting import fit_threshold
-from l0arm.compaction import SavedError, compact, load, save, shrink
+from l0arm.compaction import (
+    Certificate,
+    CertificateError,
+    SavedError,
+    certified,
+    certify,
+    compact,
+    expand,
+    load,
+    save,
+    shrink,
+)
 from l0arm.entry import sparsify
 from l0arm.gates import HardSigmoid, ScaledSigmoid
 from l0arm.groups import EmptyGroupWarning, Gated, Group, Loss, NonFiniteLoss, Patch, Slice
@@ -16,6 +27,8 @@ from l0arm.planning import Plan, PlanError, plan
 __version__ = "0.1.0"
 
 __all__ = [
+    "Certificate",
+    "CertificateError",
     "EmptyGroupWarning",
     "Gated",
     "Group",
@@ -29,9 +42,12 @@ __all__ = [
     "ScaledSigmoid",
     "Slice",
     "architecture",
+    "certified",
+    "certify",
     "compact",
     "data",
     "estimators",
+    "expand",
     "expected_flops",
     "expected_l0",
     "fit_threshold",

@@ -26,6 +26,11 @@ def budget_for(gated: Gated, budget: BudgetLike, inputs: Sequence[Any], **option
     Budget(parameters <= 40.0 %)
     """
     what, amount = _parsed(budget)
+    if not gated.gates.open_probability.requires_grad:
+        raise ValueError(
+            "the method's gates have no probability to pull at, so a budget cannot steer it; use "
+            "an L0 method, e.g. method='l0-disarm'"
+        )
     cost = COSTS[what](gated, inputs)
     share = _share(amount, cost, what)
     _check_reachable(gated, cost, share, what)

@@ -11,6 +11,7 @@ from torch import nn
 
 from l0arm.budgeting import BudgetLike, budget_for
 from l0arm.groups import Gated, Group
+from l0arm.groups.example import Example
 from l0arm.groups.gated import Execution, Threshold
 from l0arm.methods import METHODS, Method
 from l0arm.planning import Plan, exchange, plan
@@ -34,7 +35,8 @@ def sparsify(
     """Give every unit of ``model`` a stochastic binary gate.
 
     ``groups`` says where the gates sit: a list of Group, or a Plan; a model with a ``groups()``
-    method brings its own. With ``example_inputs`` (or ``example_kwargs``) any model is planned.
+    method brings its own. With ``example_inputs`` (or ``example_kwargs``) any model is planned;
+    they are kept as ``gated.example``, on which ``compact`` shows that it changed nothing.
     ``initial`` is the probability that a gate is open at the start, for all groups: near 1, such
     as 0.95, for a pretrained model.
     ``budget`` limits the expected size instead of a lambda: "40%" of the parameters, or
@@ -67,6 +69,7 @@ def sparsify(
         sharing=sharing,
         generator=generator,
     )
+    gated.example = Example.of(example_inputs, example_kwargs)
     if budget is not None:
         gated.budget = budget_for(gated, budget, _listed(example_inputs))
     return gated

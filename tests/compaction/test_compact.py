@@ -86,6 +86,75 @@ def test_the_training_flag_is_kept(training: bool, network: Any) -> None:
     assert {module.training for module in small.modules()} == {training}
 
 
+def test_the_training_flag_of_a_selection_is_its_readers(network: Any) -> None:
+    net = network("lenet5")
+    small = net.gated(z=net.gates(0)).eval().compact()
+    assert isinstance(small.fc1, InputSelection)
+    assert {module.training for module in small.modules()} == {False}
+
+
+class Collector:
+    """A user's hook: what it collects must go on arriving at the same place."""
+
+    def __init__(self) -> None:
+        self.seen: list[Tensor] = []
+
+    def __call__(self, module: nn.Module, args: Any, output: Tensor) -> None:
+        self.seen.append(output.detach())
+
+    def collect(self, module: nn.Module, args: Any) -> None:
+        self.seen.append(args[0])
+
+
+def test_a_users_hooks_are_kept_by_reference(network: Any) -> None:
+    net, collector = network("wrn"), Collector()
+    gated = net.gated(z=net.gates(0))
+    gated.model.conv1.register_forward_hook(collector)
+    gated.model.blocks[0].register_forward_pre_hook(collector.collect)
+    small = gated.compact()
+    assert (hooks(small), len(collector.seen)) == (2, 0)
+    small(net.x)
+    assert len(collector.seen) == 2
+    assert collector.seen[0].shape[0] == len(net.x)
+
+
+def test_a_certificate_does_not_disturb_what_a_hook_collects(network: Any) -> None:
+    net, collector = network("mlp"), Collector()
+    gated = net.gated(z=net.gates(0))
+    gated.model.fc1.register_forward_hook(collector)
+    gated.compact(example_inputs=net.x)
+    assert collector.seen == []
+
+
+class Counts(nn.Module):
+    """A module that hooks a method of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc1, self.fc2, self.calls = nn.Linear(4, 3), nn.Linear(3, 2), 0
+        self.register_forward_pre_hook(type(self).count)
+        self.fc1.register_forward_hook(self.count_layer)
+
+    def count(self, args: Any) -> None:
+        self.calls += 1
+
+    def count_layer(self, module: nn.Module, args: Any, output: Tensor) -> None:
+        self.calls += 10
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc2(torch.relu(self.fc1(x)))
+
+
+def test_a_hook_of_the_models_own_goes_with_it() -> None:
+    makes = (Slice("fc1.weight", 0), Slice("fc1.bias", 0))
+    model = Counts()
+    gated = gate(model, Group("h", 3, reads=(Slice("fc2.weight", 1),), makes=makes))
+    set_gates(gated, 1, 0, 1)
+    small = gated.compact()
+    small(torch.rand(2, 4).double())
+    assert (small.calls, model.calls) == (11, 0)
+
+
 def test_requires_grad_is_kept(network: Any) -> None:
     gated = network("lenet5").gated()
     gated.model.conv2.weight.requires_grad_(False)
@@ -173,6 +242,36 @@ def test_buffers_lose_their_closed_rows(network: Any) -> None:
     for key in ("running_mean", "running_var"):
         expected = net.plain.blocks[0].norm2.get_buffer(key)[z[:16] != 0]
         assert torch.equal(small.blocks[0].norm2.get_buffer(key), expected)
+
+
+@pytest.mark.parametrize("multiple", [1, 8])
+def test_widths_are_rounded_up(multiple: int, network: Any) -> None:
+    net = network("wrn")
+    gated = net.gated(z=net.gates(0))
+    z = gated.per_group(gated.deterministic())
+    small = gated.compact(round_to=multiple)
+    for name, part in z.items():
+        width = small.get_submodule(name).out_channels
+        assert width == -(-int((part != 0).sum()) // multiple) * multiple
+    assert gated.width_multiple == 1
+    gated.width_multiple = multiple
+    assert_close(small.eval()(net.x), gated.eval()(net.x), rtol=1e-10, atol=1e-10)
+
+
+def test_heads_of_a_round_size_are_not_opened_for_a_round_width() -> None:
+    gated = gate(Heads(), Heads.group)
+    set_gates(gated, 0, 0.7, 0, 0)
+    assert gated.compact(round_to=2).num_heads == 1  # a head has 2 positions
+    assert gated.compact(round_to=4).num_heads == 2
+    x = torch.randn(3, 8).double()
+    gated.width_multiple = 4
+    assert_close(gated.compact()(x), gated(x))
+
+
+@pytest.mark.parametrize("multiple", [0, 2.5])
+def test_a_multiple_is_a_positive_integer(multiple: Any, network: Any) -> None:
+    with pytest.raises(ValueError, match="must be an integer >= 1"):
+        network("mlp").gated().compact(round_to=multiple)
 
 
 # Other models
@@ -300,4 +399,19 @@ def test_a_norm_without_parameters_counts_its_channels() -> None:
     set_gates(gated, 1, 0, 0.8, 0)
     small, x = gated.compact(), torch.randn(4, 3).double()
     assert small[1].num_features == 2
+    assert_close(small(x), gated(x))
+
+
+def test_attributes_of_other_layers_are_true() -> None:
+    model = nn.Sequential(
+        nn.ConvTranspose2d(2, 6, 1), nn.GroupNorm(6, 6), nn.PReLU(6), nn.Conv2d(6, 2, 1)
+    )
+    names = ("1.weight", "1.bias", "2.weight", "0.bias")
+    makes = (Slice("0.weight", 1), *(Slice(name, 0) for name in names))
+    reads, patches = (Slice("3.weight", 1),), (Patch("1", "num_groups"),)
+    gated = gate(model, Group("c", 6, reads, makes, patches=patches))
+    set_gates(gated, 1, 0, 0.8, 0, 0, 1)
+    small, x = gated.compact(), torch.randn(2, 2, 5, 5).double()
+    assert (small[0].in_channels, small[0].out_channels) == (2, 3)
+    assert (small[1].num_channels, small[1].num_groups, small[2].num_parameters) == (3, 3, 3)
     assert_close(small(x), gated(x))

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.testing import assert_close
 
-from l0arm import Gated
+from l0arm import Gated, expand
 
 OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "SGD": lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9, weight_decay=1e-3),
@@ -41,11 +41,33 @@ def test_training_goes_on_as_under_frozen_gates(name: str, make: Any, network: A
     net = network(name)
     masked, sliced = saturated(net, execution="masked"), saturated(net)
     reference, optimizer = (make(g.parameter_groups(lr=0.01)) for g in (masked, sliced))
-    steps(masked, reference, net, 10)
-    steps(sliced, optimizer, net, 5)
+    steps(masked, reference, net, 20)
+    steps(sliced, optimizer, net, 10)
     small = sliced.compact(optimizer=optimizer)
-    steps(small, optimizer, net, 5)
+    steps(small, optimizer, net, 10)
     assert_close(small.eval()(net.x), masked.eval()(net.x), rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW"])
+def test_training_in_float32_goes_on_as_under_frozen_gates(name: str, network: Any) -> None:
+    """Parameters and outputs within 1e-5 of the masked run after ten steps before and after."""
+    net, make = network("wrn", torch.float32), OPTIMIZERS[name]
+    masked, sliced = saturated(net, execution="masked"), saturated(net)
+    groups = [g.parameter_groups(lr=0.01) for g in (masked, sliced)]
+    reference, optimizer = map(make, groups)
+    steps(masked, reference, net, 10)
+    steps(sliced, optimizer, net, 10)
+    small = sliced.compact(optimizer=optimizer, example_inputs=net.x)
+    steps(small, optimizer, net, 10)
+    steps(masked, reference, net, 10)
+    with torch.no_grad():
+        wide = expand(small, sliced).parameters()
+        for got, want in zip(wide, masked.model.parameters(), strict=True):
+            kept = got != 0
+            assert bool(kept.any())
+            assert_close(got[kept], want[kept], rtol=0, atol=1e-5 * float(want.abs().max()))
+        got, want = small.eval()(net.x), masked.eval()(net.x)
+    assert_close(got, want, rtol=0, atol=1e-5 * float(want.abs().max()))
 
 
 def test_the_state_is_that_of_the_open_units(network: Any) -> None:
@@ -92,17 +114,67 @@ def test_parameter_names_follow(network: Any) -> None:
 
 
 @pytest.mark.parametrize("phi_first", [False, True])
-def test_a_scheduler_goes_on(phi_first: bool, network: Any) -> None:
+def test_the_group_of_phi_goes(phi_first: bool, network: Any) -> None:
     net = network("mlp")
     gated = saturated(net)
     groups = gated.parameter_groups(lr=0.1, gate_lr=7.0)
     optimizer = torch.optim.SGD(groups[::-1] if phi_first else groups)
-    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, [lambda n: 0.5**n] * 2)
     small = gated.compact(optimizer=optimizer)
+    assert [group["lr"] for group in optimizer.param_groups] == [0.1]
+    later = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)  # sees the weights alone
     steps(small, optimizer, net, 1)
-    scheduler.step()
-    (weights,) = [group for group in optimizer.param_groups if group["params"]]
-    assert weights["lr"] == 0.05
+    later.step()
+    assert later.get_last_lr() == [0.05]
+
+
+SCHEDULERS: dict[str, Callable[[Any], Any]] = {
+    "LambdaLR": lambda o: torch.optim.lr_scheduler.LambdaLR(o, [lambda n: 0.5**n] * 2),
+    "StepLR": lambda o: torch.optim.lr_scheduler.StepLR(o, 3),
+    "OneCycleLR": lambda o: torch.optim.lr_scheduler.OneCycleLR(o, [0.1, 7.0], total_steps=9),
+    "CosineAnnealingLR": lambda o: torch.optim.lr_scheduler.CosineAnnealingLR(o, 9),
+    "Chained": lambda o: torch.optim.lr_scheduler.SequentialLR(
+        o,
+        [
+            torch.optim.lr_scheduler.LinearLR(o, 0.1, total_iters=3),
+            torch.optim.lr_scheduler.ExponentialLR(o, 0.9),
+        ],
+        [3],
+    ),
+}
+
+
+@pytest.mark.parametrize("make", SCHEDULERS.values(), ids=SCHEDULERS)
+@pytest.mark.parametrize("phi_first", [False, True])
+def test_a_scheduler_goes_on_as_without_compaction(
+    phi_first: bool, make: Any, network: Any
+) -> None:
+    net = network("mlp")
+
+    def rates(compacts: bool) -> list[float]:
+        gated: Any = saturated(net)
+        groups = gated.parameter_groups(lr=0.1, gate_lr=7.0)
+        optimizer = torch.optim.SGD(groups[::-1] if phi_first else groups, momentum=0.9)
+        scheduler, seen = make(optimizer), []
+        for step in range(7):
+            if step == 4 and compacts:
+                gated = gated.compact(optimizer=optimizer)
+            steps(gated, optimizer, net, 1)
+            scheduler.step()
+            seen.append(optimizer.param_groups[int(phi_first)]["lr"])
+        return seen
+
+    assert rates(compacts=True) == rates(compacts=False)
+
+
+def test_a_scheduler_that_waits_for_a_plateau_goes_on(network: Any) -> None:
+    """It leaves no mark, but counts anew."""
+    gated = saturated(network("mlp"))
+    optimizer = torch.optim.SGD(gated.parameter_groups(lr=0.1))
+    scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.5, patience=0)
+    gated.compact(optimizer=optimizer)
+    for loss in (1.0, 1.0, 1.0):
+        scheduler.step(loss)
+    assert [group["lr"] for group in optimizer.param_groups] == [0.025]
 
 
 def test_options_of_a_group_stay(network: Any) -> None:

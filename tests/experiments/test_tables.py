@@ -62,16 +62,22 @@ def grids(markdown: str) -> dict[str, list[list[str]]]:
     return {heading: lines[2:] for heading, lines in found.items()}
 
 
+OURS = ["l0-ar", "l0-arm", "l0-ar-separate", "l0-arm-separate"]
+CONTROLS = ["l0-hc-control", "l0-ar-control", "l0-arm-control"]
+
+
 def test_the_rows_of_table_2_are_in_the_order_of_the_paper() -> None:
     rows = [recipe.name for recipe in table_recipes(2)]
-    methods = ["dense", "l0-ar", "l0-arm", "l0-ar-separate", "l0-arm-separate"]
-    names = [*methods, "l0-ar-control", "l0-arm-control"]
-    assert rows == [f"{network}-{name}" for network in ("mlp", "lenet5") for name in names]
+    hard_concrete = ["l0-hc", "l0-hc-separate"]
+    mlp = ["dense", "sparse-vd", "bc-gnj", "bc-ghs", *hard_concrete, *OURS, *CONTROLS]
+    lenet5 = ["dense", "sparse-vd", "group-lasso", "generalized-dropout", "sbp", "bc-gnj", "bc-ghs"]
+    lenet5 += [*hard_concrete, *OURS, *CONTROLS]
+    assert rows == [f"mlp-{name}" for name in mlp] + [f"lenet5-{name}" for name in lenet5]
 
 
 def test_the_rows_of_table_3() -> None:
-    names = ["dense", "dropout", "l0-ar-001", "l0-arm-001", "l0-ar-002", "l0-arm-002"]
-    names += ["l0-ar-control", "l0-arm-control"]
+    names = ["dense", "dropout", "l0-hc-001", "l0-hc-002"]
+    names += ["l0-ar-001", "l0-arm-001", "l0-ar-002", "l0-arm-002", *CONTROLS]
     rows = [recipe.name for recipe in table_recipes(3)]
     assert rows == [f"wrn-{data}-{name}" for data in ("cifar10", "cifar100") for name in names]
 
@@ -147,7 +153,8 @@ def test_what_is_missing_is_said(tmp_path: Path, finish: Finish) -> None:
         "seeds without a run: 0, 3",
         "seed 2 is not finished: 0 of 200 epochs",
     ]
-    assert cells(table)["MLP 784-300-100"][2][10] == "1 of 4"
+    rows = {row[0]: row for row in cells(table)["MLP 784-300-100"]}
+    assert rows["L0-ARM (λ = 0.1/N)"][10] == "1 of 4"
 
 
 def test_short_and_changed_runs_are_marked(tmp_path: Path, finish: Finish) -> None:

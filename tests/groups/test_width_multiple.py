@@ -5,6 +5,7 @@ import torch
 
 import l0arm
 from l0arm.groups import Gated
+from l0arm.methods import METHODS
 from l0arm.models import MLP
 
 
@@ -60,3 +61,14 @@ def test_a_closed_group_stays_closed(gated: Gated) -> None:
 def test_only_a_positive_integer_will_do(gated: Gated, multiple: int) -> None:
     with pytest.raises(ValueError, match="width_multiple must be an integer >= 1"):
         gated.width_multiple = multiple
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_compacts_at_a_rounded_width(name: str) -> None:
+    torch.manual_seed(0)
+    options = {} if name in ("magnitude", "l1-filter") else {"lam": 1e-4}
+    gated = l0arm.sparsify(MLP((12, 10, 9, 3)), method=name, **options).double().eval()
+    gated.phi.data = gated.phi.data + torch.randn(gated.phi.shape) if gated.phi.numel() else 0
+    gated.width_multiple = 4
+    x = torch.rand(5, 12, dtype=torch.float64)
+    assert float((gated.compact()(x) - gated(x)).detach().abs().max()) < 1e-10

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ Network = Callable[[str], tuple[nn.Module, tuple[Any, ...]]]
 
 def heads_of(style: str, network: Network) -> tuple[Trial, Group, nn.Module, tuple[Any, ...]]:
     """Attention's group as its open view has it, on a network with another style."""
-    group = plan(*network("attention, open view")).groups[0]
+    group = replace(plan(*network("attention, open view")).groups[0], patches=())
     model, inputs = network(style)
     return Trial(model, inputs, {}, ()), group, model, inputs
 

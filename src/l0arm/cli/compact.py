@@ -11,7 +11,8 @@ from l0arm import save
 from l0arm.cli.console import say, say_json
 from l0arm.cli.deployed import Force
 from l0arm.cli.loading import load_data
-from l0arm.cli.options import DataDir, Json, Run
+from l0arm.cli.options import DataDir, Json, OutsideMethod, Run
+from l0arm.cli.outside import use_method
 from l0arm.compaction.folders import check_free
 from l0arm.experiments.deployment import network_record
 from l0arm.experiments.folder import RunFolder
@@ -23,12 +24,14 @@ def compact(
     out: Annotated[Path | None, typer.Option(help="The folder to write; else RUN/compact.")] = None,
     force: Force = False,
     data_dir: DataDir = None,
+    method: OutsideMethod = None,
     as_json: Json = False,
 ) -> None:
     """Write the small plain network of a run to a folder, and show that it computes the same.
 
     l0arm.json, model.safetensors and a README.md; `l0arm.load(FOLDER, factory)` reads it.
     """
+    use_method(method)
     folder, path = RunFolder(run), out or run / "compact"
     check_free(path, force=force)
     trained = trained_network(folder, load_data(folder.recipe().data.name, data_dir, quiet=as_json))

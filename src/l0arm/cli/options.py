@@ -15,3 +15,7 @@ DataDir = Annotated[
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")]
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")]
+OutsideMethod = Annotated[
+    str | None,
+    typer.Option("--method", help="Another method, or package.module:factory of your own."),
+]

@@ -9,7 +9,8 @@ import typer
 
 from l0arm.cli.console import observer, say, say_json
 from l0arm.cli.loading import load_data
-from l0arm.cli.options import DataDir, Json, Quiet, RunsRoot
+from l0arm.cli.options import DataDir, Json, OutsideMethod, Quiet, RunsRoot
+from l0arm.cli.outside import use_method
 from l0arm.experiments.folder import RunFolder
 from l0arm.experiments.recipe import Recipe, load_recipe
 from l0arm.experiments.training import train as run_training
@@ -30,6 +31,7 @@ def train(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Another setting: method.lam=0.2 ..."),
     ] = None,
+    method: OutsideMethod = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with a run that was cut off.")
     ] = False,
@@ -53,7 +55,7 @@ def train(
         l0arm train lenet5-l0-arm-separate --data-dir ~/mnist --seed 1
         l0arm train lenet5-l0-arm-separate --data-dir ~/mnist --seed 1 --resume
     """
-    settings = load_recipe(recipe, _overrides(set_, seed, epochs))
+    settings = load_recipe(recipe, [*use_method(method), *_overrides(set_, seed, epochs)])
     folder = RunFolder(run_dir or default_folder(runs, settings))
     data = load_data(settings.data.name, data_dir, quiet=quiet or as_json)
     say(f"{settings.title or settings.name}: {folder.path}", quiet=quiet or as_json)

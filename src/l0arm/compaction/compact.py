@@ -2,98 +2,88 @@
 
 from __future__ import annotations
 
-import copy
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from l0arm.compaction.attributes import update_attributes
-from l0arm.compaction.dead import follow_dead
+from l0arm.compaction.certificate import Certificate, certify
+from l0arm.compaction.cutting import cut_copy, final_draw, select_inputs
 from l0arm.compaction.optimizer import Transfer
-from l0arm.compaction.selection import InputSelection
 from l0arm.groups import Gated
-from l0arm.groups.draw import Draw
-from l0arm.groups.layout import Layout, TensorCut, named_tensors
-from l0arm.groups.slicing import theta
 
 
-def compact(gated: Gated, *, optimizer: torch.optim.Optimizer | None = None) -> nn.Module:
+class CertificateError(ValueError):
+    """The small network would not compute what the gated one does; nothing was changed."""
+
+
+class Certified(NamedTuple):
+    """A small network and what shows that it computes the same."""
+
+    model: nn.Module
+    certificate: Certificate
+
+
+def compact(
+    gated: Gated,
+    *,
+    optimizer: torch.optim.Optimizer | None = None,
+    round_to: int | None = None,
+    example_inputs: Sequence[Any] | Any = None,
+    example_kwargs: Mapping[str, Any] | None = None,
+    certify: bool = True,
+) -> nn.Module:
     """A plain, smaller ``nn.Module`` that computes what ``gated.eval()`` computes.
 
     z-bar is folded into the weights that read a unit; structure that no longer reaches the
     output is followed both ways. With ``optimizer``, it afterwards holds the small network's
-    parameters with its state cut to match, and no longer holds phi.
+    parameters with its state cut to match, and no longer holds phi: its group goes, or stays
+    empty where a learning rate scheduler counts groups. ``round_to=8`` leaves widths
+    that are multiples of 8, by re-opening the most probable gates.
+
+    Where example inputs are known, given here or to ``sparsify``, both networks are compared first
+    (see ``certified``, which also returns the comparison) unless ``certify`` is False; if they
+    differ, CertificateError names the group and everything stays as it was.
     """
-    draw = final_draw(gated)
+    given = example_inputs is not None or example_kwargs is not None
+    if certify and (given or gated.example is not None):
+        return certified(
+            gated, example_inputs, example_kwargs, optimizer=optimizer, round_to=round_to
+        ).model
+    return _compacted(gated, optimizer, round_to)
+
+
+def certified(
+    gated: Gated,
+    example_inputs: Sequence[Any] | Any = None,
+    example_kwargs: Mapping[str, Any] | None = None,
+    *,
+    outputs: Sequence[str | int] | None = None,
+    optimizer: torch.optim.Optimizer | None = None,
+    round_to: int | None = None,
+) -> Certified:
+    """The small network with its certificate, or CertificateError and everything as it was.
+
+    >>> import l0arm
+    >>> gated = l0arm.sparsify(l0arm.models.MLP((6, 5, 3)), lam=0.0)
+    >>> small, certificate = certified(gated, torch.rand(4, 6))
+    >>> certificate.passed, certificate.dtype
+    (True, torch.float64)
+    """
+    certificate = certify(gated, example_inputs, example_kwargs, outputs=outputs, round_to=round_to)
+    if not certificate.passed:
+        raise CertificateError(str(certificate))
+    return Certified(_compacted(gated, optimizer, round_to), certificate)
+
+
+def _compacted(
+    gated: Gated, optimizer: torch.optim.Optimizer | None, round_to: int | None
+) -> nn.Module:
+    draw = final_draw(gated, round_to)
     gated.warn_of_empty(draw)
     transfer = None if optimizer is None else Transfer(optimizer, gated, draw)
     small = cut_copy(gated, draw)
     if transfer is not None:
         transfer(small, None)
     return select_inputs(small, gated.layout, draw)
-
-
-def final_draw(gated: Gated, z: Tensor | None = None) -> Draw:
-    """z-bar (Eq. 14), or other gates, without the units that nothing reads any more."""
-    z = follow_dead(gated.layout, gated.deterministic() if z is None else z)
-    return Draw(gated.layout, z, writes=False)
-
-
-def cut_copy(gated: Gated, draw: Draw) -> nn.Module:
-    """A copy of the model without hooks, every tensor cut by the draw for good."""
-    gated.engine.detach()
-    try:
-        small = copy.deepcopy(gated.model)
-    finally:
-        gated.engine.attach(gated.model)
-    cut(small, gated.layout, draw)
-    return small
-
-
-def cut(model: nn.Module, layout: Layout, draw: Draw) -> None:
-    """Cut a plain model in place: its attributes that count units, and every tensor."""
-    _set_patched(model, layout, draw)
-    _cut_tensors(model, layout, draw)
-
-
-def _cut_tensors(model: nn.Module, layout: Layout, draw: Draw) -> None:
-    """Replace every tensor by its cut, under all of its names, so that a tied weight stays tied."""
-    known = named_tensors(model)
-    cuts = {id(known[name]): (known[name], spec) for name, spec in layout.tensors.items()}
-    new = {key: _cut(tensor, spec, draw) for key, (tensor, spec) in cuts.items()}
-    for module in model.modules():
-        for home in (module._parameters, module._buffers):
-            for key, tensor in home.items():
-                if id(tensor) in new:
-                    home[key] = new[id(tensor)]  # type: ignore[assignment]
-        update_attributes(module)
-
-
-def _set_patched(model: nn.Module, layout: Layout, draw: Draw) -> None:
-    """Attributes that count units lose their closed ones."""
-    for number, group in enumerate(layout.groups):
-        for patch in group.patches:
-            module = model.get_submodule(patch.module)
-            closed = group.units - draw.units_kept(number)
-            value = getattr(module, patch.attribute) - patch.per_unit * closed
-            setattr(module, patch.attribute, value)
-
-
-def _cut(tensor: Tensor, spec: TensorCut, draw: Draw) -> Tensor:
-    with torch.no_grad():
-        cut = theta(tensor, spec, draw).clone()
-    is_parameter = isinstance(tensor, nn.Parameter)
-    return nn.Parameter(cut, tensor.requires_grad) if is_parameter else cut
-
-
-def select_inputs(model: nn.Module, layout: Layout, draw: Draw) -> nn.Module:
-    """Where gates are finer than the producer can drop, the reader picks its inputs itself."""
-    for name, (dim, axis) in layout.selections.items():
-        local = draw.kept(axis).local
-        if local is not None:
-            module = InputSelection(model.get_submodule(name), dim, local)
-            if not name:
-                return module
-            parent, _, child = name.rpartition(".")
-            setattr(model.get_submodule(parent), child, module)
-    return model

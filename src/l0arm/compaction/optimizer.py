@@ -42,11 +42,17 @@ class Transfer:
             new[id(self._gated.phi)] = phi
         optimizer.state.clear()
         optimizer.state.update({new[k]: s for k, s in self._state.items() if s and k in new})
-        for group in optimizer.param_groups:  # phi's own stays, if empty: a scheduler counts groups
+        for group in optimizer.param_groups:
             held = [n for n, p in enumerate(group["params"]) if id(p) in new]
             group["params"] = [new[id(group["params"][n])] for n in held]
             if "param_names" in group:
                 group["param_names"] = [group["param_names"][n] for n in held]
+        self._drop_emptied()
+
+    def _drop_emptied(self) -> None:
+        """The group that held phi goes, unless a scheduler has marked it: those count groups."""
+        groups = self._optimizer.param_groups
+        groups[:] = [group for group in groups if group["params"] or "initial_lr" in group]
 
     def _name(self, parameter: nn.Parameter) -> str:
         if id(parameter) not in self._names:

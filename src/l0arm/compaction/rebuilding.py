@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import nn
 
-from l0arm.compaction.compact import cut, select_inputs
+from l0arm.compaction.cutting import cut, select_inputs
 from l0arm.compaction.description import Description
 from l0arm.compaction.weights_file import Fact, SavedError, facts_of, tensors_once
 from l0arm.groups import Group

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from l0arm.compaction.card import card
-from l0arm.compaction.compact import cut_copy, final_draw, select_inputs
+from l0arm.compaction.cutting import cut_copy, final_draw, living_draw, select_inputs
 from l0arm.compaction.description import Description, read_description
 from l0arm.compaction.folders import CARD, CONFIG, DESCRIPTION, TENSORS, appearing, check_free
 from l0arm.compaction.rebuilding import attributes_of, check_same, rebuilt
@@ -54,7 +54,7 @@ def save(
     check_free(folder, force=force)
     _check_extra_state(gated.model)
     tied = tie_widths(gated) if uniform else None
-    draw = final_draw(gated, None if tied is None else tied.z)
+    draw = final_draw(gated) if tied is None else living_draw(gated, tied.z)
     gated.warn_of_empty(draw)
     small = cut_copy(gated, draw)
     attributes = attributes_of(small, gated.groups)

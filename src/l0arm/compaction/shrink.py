@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from l0arm.compaction.compact import cut_copy
+from l0arm.compaction.cutting import cut_copy
 from l0arm.compaction.dead import follow_dead
 from l0arm.compaction.optimizer import Transfer
 from l0arm.groups import Gated, Group, Slice
@@ -54,6 +54,7 @@ def shrink(
     )
     smaller.phi.data = gated.phi.detach()[keep].clone()
     smaller.training, smaller.width_multiple = gated.training, gated.width_multiple
+    smaller.example = gated.example
     smaller.estimator, smaller.estimator_state = gated.estimator, gated.estimator_state
     if transfer is not None:
         transfer(small, smaller.phi)

@@ -14,6 +14,7 @@ from torch import Tensor
 from l0arm.estimators.protocol import Objective
 from l0arm.gates import Gates
 from l0arm.gates.precision import at_least_float32
+from l0arm.groups.synchrony import several_processes
 
 Chain = Literal["exact", "printed"]
 
@@ -55,7 +56,7 @@ def antithetic_loss(f: Objective, z: Tensor, z_anti: Tensor, value: Tensor) -> T
 
     With several processes it always is: a pass left out on one rank alone would hang the others.
     """
-    if torch.equal(z, z_anti) and not _several_processes():
+    if torch.equal(z, z_anti) and not several_processes():
         return loss_of(value)
     with torch.no_grad():
         return loss_of(f(z_anti))
@@ -115,12 +116,3 @@ def _phi(gates: Gates | Tensor) -> Tensor:
             "probabilities; pass gates with a phi (Bernoulli(g)(phi)) or use chain='exact'"
         )
     return gates.phi
-
-
-def _several_processes() -> bool:
-    distributed = torch.distributed
-    return (
-        distributed.is_available()
-        and distributed.is_initialized()
-        and distributed.get_world_size() > 1
-    )

@@ -22,6 +22,7 @@ from l0arm.estimators.surrogate import (
     uniform_like,
 )
 from l0arm.gates import Gates
+from l0arm.groups.synchrony import several_processes
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,7 @@ class UGC:
         waits = torch.minimum(pi, 1 - pi) < 1 / (2 * pi.numel())
         s = torch.where(waits, 0.0, s)
         i = chosen(torch.ones_like(pi), w)
-        if bool(waits[i]):
-            s[i] = difference(f, z, value, i) * pi[i] * (1 - pi[i]) * pi.numel()
+        if bool(waits[i]) or several_processes():  # which evaluate equally often
+            flip = difference(f, z, value, i) * pi[i] * (1 - pi[i]) * pi.numel()
+            s[i] = torch.where(waits[i], flip, s[i])
         return surrogate(value, s, gates)

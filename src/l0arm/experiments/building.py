@@ -69,6 +69,8 @@ def build_method(spec: MethodSpec, n: int) -> Method:
     """The method of a recipe for ``n`` training images: the paper's lambda is lam / N."""
     if spec.name not in METHODS:
         hint = nearest(spec.name, [*METHODS, "dense"])
+        if ":" in spec.name:
+            hint = f"it comes from outside the package: name it with --method {spec.name}"
         raise UserError(f"no method '{spec.name}'; {hint}")
     factory = METHODS[spec.name]
     parameters = set(inspect.signature(factory).parameters)

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from l0arm.experiments import records
@@ -132,5 +133,5 @@ def _so_far(folder: RunFolder) -> dict[str, Any]:
         "prune_rate_realised": last.prune_rate_realised,
         "architecture": last.architecture or "full model",
         "undecided": last.undecided,
-        "seconds_per_epoch": sum(epoch.seconds for epoch in epochs) / len(epochs),
+        "seconds_per_epoch": median(epoch.seconds for epoch in epochs),
     }

@@ -17,6 +17,7 @@ from l0arm.experiments.outcomes import Outcome, comparable, median_run, outcomes
 from l0arm.experiments.recipe import PaperRow, Recipe, load_recipe, recipe_names
 
 Role = Literal["dense", "method", "control"]
+BASELINES = ("sparse-vd", "group-lasso", "generalized-dropout", "sbp", "bc-gnj", "bc-ghs", "l0-hc")
 NETWORKS = ("mlp", "lenet5", "wide-resnet")  # in the order of the paper
 ROLES: tuple[Role, ...] = ("dense", "method", "control")
 
@@ -137,15 +138,18 @@ def _role(recipe: Recipe, controls: set[str]) -> Role:
 
 
 def _order(recipe: Recipe, controls: set[str]) -> tuple[object, ...]:
-    """The order of the paper: network, then lambda (the one before the list), then method."""
-    lam = recipe.method.lam
+    """The order of the paper: network, its baselines, then L0-AR(M) by lambda and method."""
+    lam, method = recipe.method.lam, recipe.method.name
     strengths = lam if isinstance(lam, list) else [lam]
+    baseline = BASELINES.index(method) if method in BASELINES else len(BASELINES)
     return (
         NETWORKS.index(recipe.model.name),
         recipe.data.name,
         ROLES.index(_role(recipe, controls)),
+        baseline,
+        len(strengths),
         strengths,
-        recipe.method.name,
+        method,
         recipe.name,
     )
 

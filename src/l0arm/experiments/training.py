@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from statistics import median
 from typing import Any, Protocol
 
 import torch
@@ -236,5 +237,5 @@ def summary(recipe: Recipe, epochs: list[records.EpochRecord]) -> dict[str, Any]
         "undecided": last.undecided,
         "flops_dense": last.flops_dense,
         "flops_inference": last.flops_inference,
-        "seconds_per_epoch": sum(e.seconds for e in epochs) / len(epochs),
+        "seconds_per_epoch": median(e.seconds for e in epochs),
     }

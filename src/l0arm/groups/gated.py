@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -17,9 +17,11 @@ from l0arm.gates.threshold import DEFAULT_TAU, valley
 from l0arm.groups.check import check
 from l0arm.groups.draw import Draw
 from l0arm.groups.engine import Engine
+from l0arm.groups.example import Example
 from l0arm.groups.group import Group
 from l0arm.groups.layout import resolve
 from l0arm.groups.objective import NonFiniteLoss, Objective
+from l0arm.groups.synchrony import check_synchronised
 from l0arm.groups.validation import check_estimator
 
 Execution = Literal["sliced", "masked"]
@@ -59,6 +61,12 @@ class GatingMethod(Protocol):
     def penalties(self) -> Sequence[Callable[[Gated, Gates], Tensor]]: ...
 
 
+def _checked(multiple: int) -> int:
+    if not isinstance(multiple, int) or multiple < 1:
+        raise ValueError(f"width_multiple must be an integer >= 1; got {multiple!r}")
+    return multiple
+
+
 def _none(gated: Gated) -> dict[str, nn.Module]:
     """The extras of a method that has none."""
     return {}
@@ -76,6 +84,7 @@ class Gated(nn.Module):
     group_of: Tensor  # flat gate -> number of its group
     sizes: Tensor  # |g|: how many weights each gate answers for (Eq. 17)
     penalty_weight: float = 1.0  # of all penalties together: a warm-up lowers it
+    averaged_elsewhere: bool = False  # several processes: you average the gradients, not DDP
 
     def __init__(
         self,
@@ -101,6 +110,7 @@ class Gated(nn.Module):
         self._lay_out_gates(next(model.parameters()).device, generator)
         self.engine = Engine(model, self.layout)
         self.width_multiple = 1
+        self.example: Example | None = None  # inputs on which compaction shows what it did
         self.budget: nn.Module | None = None  # a limit on the expected cost, instead of lambda
         self._warned: set[str] = set()
         self.extras = nn.ModuleDict(getattr(method, "extras", _none)(self))
@@ -154,42 +164,46 @@ class Gated(nn.Module):
         """A flat vector over all gates, split by group."""
         return {g.name: gates[self.layout.span(n)] for n, g in enumerate(self.groups)}
 
-    def deterministic(self) -> Tensor:
+    def deterministic(self, width_multiple: int | None = None) -> Tensor:
         """z-bar for all gates (Eq. 14), with the threshold of each group.
 
         Tied weights that a group both makes and reads would fold a fraction twice: there, 0 or 1.
         """
+        multiple = self.width_multiple if width_multiple is None else _checked(width_multiple)
         with torch.no_grad():
             gates = self.gates
             z = gates.deterministic(self.tau(gates.probs))
-            self._widen(z, gates.probs)
+            self._widen(z, gates, multiple)
             for span in map(self.layout.span, self.layout.twice):
                 z[span] = (z[span] != 0).to(z.dtype)
             return z
 
-    def _widen(self, z: Tensor, pi: Tensor) -> None:
-        """Re-open the most probable gates of groups below their floor or between multiples."""
+    def _widen(self, z: Tensor, gates: Gates, multiple: int) -> None:
+        """Re-open the most probable gates of groups below their floor or between multiples.
+
+        They get the value that no threshold would take from them.
+        """
+        pi, values = gates.open_probability, gates.deterministic(0.0)
         for number, group in enumerate(self.groups):
             span = self.layout.span(number)
             is_open = int((z[span] != 0).sum())
-            rounded = -(-is_open // self.width_multiple) * self.width_multiple
+            units = group.units_for(multiple)
+            rounded = -(-is_open // units) * units
             missing = max(group.floor, min(rounded, group.units)) - is_open
             if missing > 0:
                 closed = torch.where(z[span] == 0, pi[span], -1.0)
                 reopened = span.start + closed.topk(missing).indices
-                z[reopened] = pi[reopened].clamp(min=torch.finfo(z.dtype).tiny)
+                z[reopened] = values[reopened].clamp(min=torch.finfo(z.dtype).tiny)
 
     @property
     def width_multiple(self) -> int:
-        """z-bar leaves a multiple of so many units open in each group, where some kernels are
-        faster; 1 leaves it alone."""
+        """z-bar leaves widths (units times the positions of one) that are multiples of this, where
+        some kernels are faster; 1 leaves it alone."""
         return self._width_multiple
 
     @width_multiple.setter
     def width_multiple(self, multiple: int) -> None:
-        if not isinstance(multiple, int) or multiple < 1:
-            raise ValueError(f"width_multiple must be an integer >= 1; got {multiple!r}")
-        self._width_multiple = multiple
+        self._width_multiple = _checked(multiple)
 
     def tau(self, pi: Tensor) -> Tensor | float:
         """The threshold of every gate: one number, or the valley of each group's histogram."""
@@ -246,6 +260,7 @@ class Gated(nn.Module):
         evaluations see the same state of the random number generators, and only the first with a
         graph writes buffers. A loss that is not finite raises, with everything as it was.
         """
+        check_synchronised(self)
         gates = self.gates
         penalty = self.penalty(gates)
         if not math.isfinite(penalty.item()):
@@ -288,11 +303,26 @@ class Gated(nn.Module):
             {"params": [self.phi, *self.extras.parameters()], "lr": gate_lr, "weight_decay": 0.0},
         ]
 
-    def compact(self, *, optimizer: torch.optim.Optimizer | None = None) -> nn.Module:
+    def compact(
+        self,
+        *,
+        optimizer: torch.optim.Optimizer | None = None,
+        round_to: int | None = None,
+        example_inputs: Sequence[Any] | Any = None,
+        example_kwargs: Mapping[str, Any] | None = None,
+        certify: bool = True,
+    ) -> nn.Module:
         """A plain, smaller copy of the model with z-bar made permanent; ``self`` is untouched."""
         from l0arm.compaction import compact  # a layer above: the verb, offered as a method
 
-        return compact(self, optimizer=optimizer)
+        return compact(
+            self,
+            optimizer=optimizer,
+            round_to=round_to,
+            example_inputs=example_inputs,
+            example_kwargs=example_kwargs,
+            certify=certify,
+        )
 
     def warn_of_empty(self, draw: Draw) -> None:
         """Say, once for each group, that a draw closed it whole."""

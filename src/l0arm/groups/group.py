@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -46,6 +47,11 @@ class Slice:
                 "(a flattened 4 x 4 map has block 16), or give Slice.index"
             )
         return tuple(tuple(range(j * self.block, (j + 1) * self.block)) for j in range(units))
+
+    @property
+    def positions_per_unit(self) -> int:
+        """How many positions each unit has; where they differ, the largest common divisor."""
+        return self.block if self.index is None else math.gcd(*(len(unit) for unit in self.index))
 
     @property
     def where(self) -> str:
@@ -119,6 +125,15 @@ class Group:
     def drops(self) -> bool:
         """Whether closed units are dropped; with neither makes nor select they are zeroed."""
         return bool(self.makes) or self.select is not None
+
+    def units_for(self, multiple: int) -> int:
+        """The number of units whose positions are a multiple, in whatever the group cuts.
+
+        >>> Group("heads", 4, reads=(Slice("out.weight", 1, block=4),)).units_for(8)
+        2
+        """
+        pieces = (*self.reads, *self.makes)
+        return multiple // math.gcd(multiple, *(p.positions_per_unit for p in pieces))
 
 
 def _as_tuple(value: object) -> tuple[object, ...]:

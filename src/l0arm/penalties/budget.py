@@ -38,7 +38,7 @@ class Budget(nn.Module):
         what: str = "parameters",
         warmup: int = 500,
         rate: float = 0.05,
-        gain: float = 30.0,
+        gain: float = 200.0,
         patience: int = 2000,
     ) -> None:
         super().__init__()

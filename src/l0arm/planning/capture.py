@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +11,7 @@ from torch import fx, nn
 from torch.utils import _pytree as pytree
 
 from l0arm.groups.layout import named_tensors
-from l0arm.groups.modes import in_eval
+from l0arm.groups.modes import quiet
 
 
 class PlanError(ValueError):
@@ -53,39 +51,6 @@ def capture(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
     names = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
     tensors = {node: first[id(known[name])] for node, name in names.items() if name in known}
     return Captured(tuple(exported.graph.nodes), tensors, output_names(output))
-
-
-@contextmanager
-def quiet(model: nn.Module) -> Iterator[None]:
-    """Eval mode, no gradients, no caches, no fused encoder layers; afterwards all as before.
-
-    Random numbers too: what a model draws inside is not missed outside.
-    """
-    with ExitStack() as stack:
-        stack.enter_context(torch.random.fork_rng())
-        stack.enter_context(in_eval(model))
-        stack.enter_context(torch.no_grad())
-        stack.enter_context(_without_caches(model))
-        fast = torch.backends.mha.get_fastpath_enabled()
-        stack.callback(torch.backends.mha.set_fastpath_enabled, fast)
-        torch.backends.mha.set_fastpath_enabled(False)
-        stack.enter_context(warnings.catch_warnings())
-        warnings.simplefilter("ignore")
-        yield
-
-
-@contextmanager
-def _without_caches(model: nn.Module) -> Iterator[None]:
-    """A cache of keys and values among the outputs would pin every head."""
-    configs = {id(c): c for m in model.modules() if (c := getattr(m, "config", None)) is not None}
-    asked = [c for c in configs.values() if getattr(c, "use_cache", False) is True]
-    for config in asked:
-        config.use_cache = False
-    try:
-        yield
-    finally:
-        for config in asked:
-            config.use_cache = True
 
 
 def first_names(model: nn.Module) -> dict[int, str]:

@@ -13,6 +13,10 @@ from l0arm.planning.site import Count, Trace
 from l0arm.planning.units import Found
 
 LIKELY = ("head", "group", "channel", "split", "nf", "inner", "features")
+COUNTERS = (  # what these say is true after compaction, also where no forward needs it
+    *("num_heads", "n_heads", "n_head", "nhead", "heads", "num_attention_heads"),
+    *("num_key_value_heads", "num_kv_heads", "n_kv_heads", "all_head_size"),
+)
 MOST = 24  # ways to try for one group
 
 Option = tuple[Patch, ...]
@@ -49,6 +53,12 @@ def options(model: nn.Module, places: Sequence[Tally], found: Found) -> list[Opt
     sets += [(patch,) for patch in patches]
     sets += [(a, b) for n, a in enumerate(likely) for b in likely[n + 1 :]]
     return list(dict.fromkeys(sets))[:MOST]
+
+
+def counters(model: nn.Module, places: Sequence[Tally], found: Found) -> Option:
+    """Attributes that count the units by their very name, whether the forward asks them or not."""
+    known = [p for p, _ in _candidates(model, places, found) if p.attribute in COUNTERS]
+    return tuple(_distinct(known))
 
 
 def _distinct(patches: list[Patch]) -> list[Patch]:

@@ -13,13 +13,13 @@ from l0arm.groups.attention import replace_attention
 from l0arm.groups.layout import named_tensors
 from l0arm.planning.capture import Captured, PlanError, capture, first_names
 from l0arm.planning.gains import macs_freed, weights_freed
-from l0arm.planning.patches import options, tallies
+from l0arm.planning.patches import counters, options, tallies
 from l0arm.planning.plan import How, Plan, PlannedGroup, Skipped
 from l0arm.planning.products import even_out
 from l0arm.planning.reasons import skipped_layers
 from l0arm.planning.refusals import refused_tensors, rewritten
 from l0arm.planning.selection import Patterns, matching_modules
-from l0arm.planning.settle import is_masked, settle
+from l0arm.planning.settle import counted, is_masked, settle
 from l0arm.planning.site import Trace
 from l0arm.planning.trial import Trial
 from l0arm.planning.units import Found, find_groups, module_of
@@ -62,10 +62,14 @@ def plan(
     shapes = {name: tuple(tensor.shape) for name, tensor in named_tensors(twin).items()}
     found = find_groups(trace.atoms, shapes)
     asked = [f for f in found if not include or _made_by(f.group, included)]
-    trial = Trial(twin, args, kwargs, kept)
-    places = tallies(trace)
+    trial, places = Trial(twin, args, kwargs, kept), tallies(trace)
     groups = settle(trial, [f.group for f in asked], lambda n: options(twin, places, asked[n]))
-    return _plan(model, trace, found, asked, groups, replaced)
+    told = counted(trial, groups, lambda n: counters(twin, places, asked[n]))
+    ways = [
+        _how(group, _inside(entry.group, replaced))
+        for entry, group in zip(asked, groups, strict=True)
+    ]
+    return _plan(model, trace, found, asked, told, ways, replaced)
 
 
 def _plan(
@@ -74,6 +78,7 @@ def _plan(
     found: Sequence[Found],
     asked: Sequence[Found],
     groups: Sequence[Group],
+    ways: Sequence[How],
     replaced: Sequence[str],
 ) -> Plan:
     tensors = named_tensors(model)
@@ -82,11 +87,9 @@ def _plan(
         raise PlanError(_nothing(skipped))
     freed = macs_freed(trace, asked)
     planned = []
-    for entry, group, macs in zip(asked, groups, freed, strict=True):
-        inside = _inside(entry.group, replaced)
-        how = _how(group, inside)
+    for entry, group, how, macs in zip(asked, groups, ways, freed, strict=True):
         weights = 0 if how == "masked" else weights_freed(tensors, entry.group)
-        exchanged = () if how == "masked" else inside
+        exchanged = () if how == "masked" else _inside(entry.group, replaced)
         planned.append(PlannedGroup(group, how, weights, 0 if how == "masked" else macs, exchanged))
     total = sum(p.numel() for p in model.parameters())
     return Plan(tuple(planned), skipped, total, sum(work.macs for work in trace.work))

@@ -37,6 +37,25 @@ def settle(
     return settled
 
 
+def counted(
+    trial: Trial, groups: Sequence[Group], counters: Callable[[int], Option]
+) -> list[Group]:
+    """The groups with attributes that count their units kept true, where that changes no value."""
+    told = [_told(group, counters(place)) for place, group in enumerate(groups)]
+    if told == list(groups) or trial.agrees(told):
+        return told
+    for place, group in enumerate(told):
+        others = [*told[:place], *groups[place + 1 :]]
+        told[place] = group if trial.agrees([*others, group]) else groups[place]
+    return told
+
+
+def _told(group: Group, counters: Option) -> Group:
+    known = {(patch.module, patch.attribute) for patch in group.patches}
+    new = tuple(p for p in counters if (p.module, p.attribute) not in known)
+    return group if is_masked(group) else replace(group, patches=(*group.patches, *new))
+
+
 def _ways(
     trial: Trial, groups: Sequence[Group], options: Callable[[int], Sequence[Option]]
 ) -> dict[str, Group]:

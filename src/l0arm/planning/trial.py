@@ -13,7 +13,8 @@ from l0arm.groups import Group
 from l0arm.groups.draw import Draw
 from l0arm.groups.engine import Engine
 from l0arm.groups.layout import Layout, resolve
-from l0arm.planning.capture import output_names, quiet
+from l0arm.groups.modes import quiet
+from l0arm.planning.capture import output_names
 
 SEED = 0x10A2
 

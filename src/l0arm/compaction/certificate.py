@@ -1,0 +1,170 @@
+"""The certificate of a compaction: gated and small network compared on inputs like an example."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from l0arm.compaction.judging import SEED, Mode, Scratch, first_line
+from l0arm.compaction.outputs import difference
+from l0arm.groups import Gated
+from l0arm.groups.example import Example
+
+TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5}  # of max|y|
+OTHER_SEED = 0xA2
+
+
+@dataclass(frozen=True)
+class Judged:
+    """The largest difference found in one mode under one mask, relative to max|y|."""
+
+    mode: Mode
+    mask: str
+    difference: float
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """How far the small network is from the gated one, at most.
+
+    Compared are z-bar itself on all inputs, and other masks (one unit of every group closed, half
+    of them) on one; in eval and in train mode, with dropout off.
+    """
+
+    judged: tuple[Judged, ...]
+    dtype: torch.dtype  # judged in
+    inputs: int  # the example and others like it
+    group: str = ""  # the first that makes them differ, if they do
+    notes: tuple[str, ...] = ()  # what could not be compared, and why
+
+    @property
+    def tolerance(self) -> float:
+        """What rounding may do, relative to max|y|."""
+        return TOLERANCE[self.dtype]
+
+    @property
+    def largest(self) -> float:
+        """The largest difference of all."""
+        return max(entry.difference for entry in self.judged)
+
+    @property
+    def passed(self) -> bool:
+        """Whether the networks compute the same."""
+        return self.largest <= self.tolerance
+
+    def __str__(self) -> str:
+        worst = max(self.judged, key=lambda entry: entry.difference)
+        modes = " and ".join(dict.fromkeys(entry.mode for entry in self.judged))
+        masks = len({entry.mask for entry in self.judged})
+        at = f"{worst.difference:.1e} of max|y| at most ({worst.mode} mode, {worst.mask})"
+        told = "; ".join([f"judged in {self.dtype}, tolerance {self.tolerance:.0e}", *self.notes])
+        how = f"{modes} mode, {masks} masks, {self.inputs} inputs, {told}"
+        if self.passed:
+            return f"the small network equals the gated one: {at}; {how}"
+        where = f"group '{self.group}'" if self.group else "several groups together"
+        return (
+            f"the small network would differ from the gated one by {at}, because of {where}: "
+            "something mixes its units between makes and reads, counts them, or reads them "
+            f"unseen; leave it out (exclude=, or edit the plan), or correct its slices. {how}"
+        )
+
+
+def certify(
+    gated: Gated,
+    example_inputs: Sequence[Any] | Any = None,
+    example_kwargs: Mapping[str, Any] | None = None,
+    *,
+    outputs: Sequence[str | int] | None = None,
+    round_to: int | None = None,
+) -> Certificate:
+    """Compare what compaction would make of ``gated`` with it, on copies; nothing is changed.
+
+    Without arguments, on the example that ``sparsify`` was given. ``outputs`` names those (by key
+    or number) that count; all if left out.
+    """
+    example = Example.of(example_inputs, example_kwargs, outputs) or gated.example
+    if example is None:
+        raise ValueError(
+            "a certificate needs inputs to compare on: pass example_inputs=(x,), here or to "
+            "sparsify"
+        )
+    return _Comparison(Scratch(gated, example)).certificate(gated.deterministic(round_to))
+
+
+class _Comparison:
+    """Goes through masks and modes, and finds the group at fault."""
+
+    def __init__(self, scratch: Scratch) -> None:
+        self.scratch, self.judged, self.notes = scratch, list[Judged](), list[str]()
+        why_not = scratch.refusal(scratch.inputs[0], "train")
+        self.modes: tuple[Mode, ...] = ("eval", "train") if why_not is None else ("eval",)
+        if why_not is not None:
+            self.notes.append(f"train mode not compared: {why_not}")
+
+    def certificate(self, z_bar: Tensor) -> Certificate:
+        for mask, z in self._masks(z_bar):
+            for mode in self.modes:
+                apart = self._apart(z, mode, everywhere=z is z_bar)
+                if mode == "train" and not self._fine(apart) and self._is_random(z):
+                    self.notes.append("train mode not compared: random even without dropout")
+                    self.modes = ("eval",)
+                else:
+                    self.judged.append(Judged(mode, mask, apart))
+                if not self._fine(apart) and mode in self.modes:
+                    return self._certificate(self._at_fault(z, mode))
+        return self._certificate("")
+
+    def _certificate(self, group: str) -> Certificate:
+        notes = tuple(dict.fromkeys(self.notes))
+        return Certificate(
+            tuple(self.judged), self.scratch.dtype, len(self.scratch.inputs), group, notes
+        )
+
+    def _masks(self, z_bar: Tensor) -> Iterator[tuple[str, Tensor]]:
+        """z-bar; then in every group one unit closed at random, and half of them."""
+        yield "z-bar", z_bar
+        for name, least in (("one unit of each group closed", 1), ("half of the units closed", 0)):
+            z = torch.ones_like(z_bar)
+            for number, group in enumerate(self.scratch.layout.groups):
+                order = torch.randperm(group.units, generator=self.scratch.random)
+                closed = order[: least or group.units // 2].to(z.device)
+                z[self.scratch.layout.span(number).start + closed] = 0.0
+            yield name, z
+
+    def _apart(self, z: Tensor, mode: Mode, *, everywhere: bool) -> float:
+        """The largest difference under z: on all inputs, or on the last but the padded ones."""
+        inputs = self.scratch.inputs if everywhere else self.scratch.inputs[:2][-1:]
+        try:
+            small = self.scratch.small(z)
+            return max(
+                difference(self.scratch.run(small, x, mode), self.scratch.zeroed(z, x, mode))
+                for x in inputs
+            )
+        except Exception as error:  # sizes that do not fit raise anything
+            self.notes.append(f"the small network does not run: {first_line(error)}")
+            return math.inf
+
+    def _fine(self, apart: float) -> bool:
+        return apart <= TOLERANCE[self.scratch.dtype]
+
+    def _is_random(self, z: Tensor) -> bool:
+        """Whether train mode gives something else with other random numbers."""
+        x = self.scratch.inputs[0]
+        runs = [self.scratch.zeroed(z, x, "train", seed) for seed in (SEED, OTHER_SEED)]
+        return not self._fine(difference(*runs))
+
+    def _at_fault(self, z: Tensor, mode: Mode) -> str:
+        """The first group that makes them differ when it alone is closed so."""
+        notes = list(self.notes)
+        for number, group in enumerate(self.scratch.layout.groups):
+            alone, span = torch.ones_like(z), self.scratch.layout.span(number)
+            alone[span] = z[span]
+            if not self._fine(self._apart(alone, mode, everywhere=True)):
+                self.notes = notes
+                return group.name
+        return ""

@@ -1,0 +1,29 @@
+"""Joining the processes that torchrun started."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from torch import distributed as dist
+
+from l0arm.distributed.team import Team, noticing_losses
+
+
+@contextmanager
+def launched_team() -> Iterator[Team]:
+    """The team of this process: those that torchrun started with it, or itself alone."""
+    if not (dist.is_available() and dist.is_torchelastic_launched()):
+        yield Team()
+        return
+    if not dist.is_gloo_available():
+        raise RuntimeError(
+            "this torch has no gloo, which connects the processes; install a build with it, or "
+            "start one process without torchrun"
+        )
+    with noticing_losses():
+        dist.init_process_group("gloo")
+    try:
+        yield Team.here()
+    finally:
+        dist.destroy_process_group()
