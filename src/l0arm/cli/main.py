@@ -16,6 +16,7 @@ from l0arm.cli.compare import compare
 from l0arm.cli.data import data
 from l0arm.cli.evaluate import evaluate
 from l0arm.cli.figure import figure
+from l0arm.cli.plan import plan
 from l0arm.cli.recipes import recipes
 from l0arm.cli.report import report
 from l0arm.cli.reproduce import reproduce
@@ -34,8 +35,8 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
 )
-VERBS = (train, evaluate, compact, recipes, data, table, figure, report, reproduce, compare, bench)
-for verb in VERBS:
+VERBS = (train, evaluate, compact, plan, recipes, data, table, figure, report, reproduce, compare)
+for verb in (*VERBS, bench):
     app.command()(verb)
 
 
