@@ -1,6 +1,6 @@
 """A network that is trained already: its gates start open, at 0.95, and close what is not needed.
 
-    python examples/pretrained.py
+python examples/pretrained.py
 """
 
 from __future__ import annotations
