@@ -31,8 +31,7 @@ def main() -> None:
     torch.manual_seed(0)
     torch.set_num_threads(1)  # enough for a network this small
     data = mnist_mini()
-    images, labels = pixels(data.train_images), data.train_labels
-    test = pixels(data.test_images)
+    images, labels, test = pixels(data.train_images), data.train_labels, pixels(data.test_images)
 
     def accuracy(model: nn.Module) -> float:
         with torch.no_grad():

@@ -57,18 +57,8 @@ def main() -> None:
     gated = l0arm.sparsify(
         model, plan, "l0-disarm", lam=1.5e-5, initial=0.8, example_inputs=images[:20]
     )
-    groups = gated.parameter_groups(lr=3e-3, gate_lr=0.1)
-    optimizer = torch.optim.Adam(groups)
-    for step in range(STEPS):
-        batch = torch.randint(len(images), (BATCH,))
-        x, y = images[batch], labels[batch]
-        loss = gated.loss(lambda x=x, y=y: F.cross_entropy(gated(x), y))
-        optimizer.zero_grad()
-        loss.total.backward()
-        optimizer.step()
-        if step % 60 == 59:
-            print(f"step {step + 1}: loss {loss.data:.3f}, widths {l0arm.architecture(gated)}")
-
+    optimizer = torch.optim.Adam(gated.parameter_groups(lr=3e-3, gate_lr=0.1))
+    train_gated(gated, optimizer, images, labels)
     small, certificate = l0arm.certified(gated, optimizer=optimizer)
     print(certificate)
     for _ in range(STEPS // 2):  # the small network trains on, with the same optimizer
@@ -81,6 +71,20 @@ def main() -> None:
     right = (small.eval()(test).argmax(1) == data.test_labels).float().mean()
     print(f"{100 * right:.1f} % of the test digits right")
     report(resnet(), small, test[:64])
+
+
+def train_gated(
+    gated: l0arm.Gated, optimizer: torch.optim.Optimizer, images: Tensor, labels: Tensor
+) -> None:
+    for step in range(STEPS):
+        batch = torch.randint(len(images), (BATCH,))
+        x, y = images[batch], labels[batch]
+        loss = gated.loss(lambda x=x, y=y: F.cross_entropy(gated(x), y))
+        optimizer.zero_grad()
+        loss.total.backward()
+        optimizer.step()
+        if step % 60 == 59:
+            print(f"step {step + 1}: loss {loss.data:.3f}, widths {l0arm.architecture(gated)}")
 
 
 def report(dense: nn.Module, small: nn.Module, x: Tensor) -> None:

@@ -51,6 +51,21 @@ def main() -> None:
         model, plan, "l0-disarm", lam=8e-6, initial=0.8, example_kwargs={"input_ids": x}
     )
     optimizer = torch.optim.Adam(gated.parameter_groups(lr=5e-3, gate_lr=0.05))
+    train_gated(gated, optimizer)
+    small, certificate = l0arm.certified(gated, optimizer=optimizer)
+    print(certificate)
+    for _ in range(STEPS // 4):  # the small network trains on, with the same optimizer
+        ids = sequences(BATCH)
+        optimizer.zero_grad()
+        small(input_ids=ids, labels=ids).loss.backward()
+        optimizer.step()
+    start = torch.tensor([[1, 3, 5]])
+    told = small.eval().generate(start, attention_mask=torch.ones_like(start), max_new_tokens=5)
+    print("1 3 5 goes on with", *told[0, 3:].tolist())
+    report(llama(), small, sequences(64))
+
+
+def train_gated(gated: l0arm.Gated, optimizer: torch.optim.Optimizer) -> None:
     for step in range(STEPS):
         ids = sequences(BATCH)
         loss = gated.loss(lambda ids=ids: gated(input_ids=ids, labels=ids).loss)
@@ -59,19 +74,6 @@ def main() -> None:
         optimizer.step()
         if step % 60 == 59:
             print(f"step {step + 1}: loss {loss.data:.3f}, units {l0arm.architecture(gated)}")
-
-    small, certificate = l0arm.certified(gated, optimizer=optimizer)
-    print(certificate)
-    for _ in range(STEPS // 4):  # the small network trains on, with the same optimizer
-        ids = sequences(BATCH)
-        optimizer.zero_grad()
-        small(input_ids=ids, labels=ids).loss.backward()
-        optimizer.step()
-    small.eval()
-    start = torch.tensor([[1, 3, 5]])
-    told = small.generate(start, attention_mask=torch.ones_like(start), max_new_tokens=5)
-    print("1 3 5 goes on with", *told[0, 3:].tolist())
-    report(llama(), small, sequences(64))
 
 
 def report(dense: nn.Module, small: nn.Module, x: Tensor) -> None:

@@ -1,4 +1,4 @@
-"""Code blocks of the documentation that are marked ``python run`` do run, in order, page by page."""
+"""Code blocks of the documentation that are marked ``python run`` do run, page by page."""
 
 import re
 from collections.abc import Iterator
