@@ -19,6 +19,7 @@ from l0arm.cli.evaluate import evaluate
 from l0arm.cli.export import export
 from l0arm.cli.figure import figure
 from l0arm.cli.inspect import inspect
+from l0arm.cli.plan import plan
 from l0arm.cli.recipes import recipes
 from l0arm.cli.report import report
 from l0arm.cli.reproduce import reproduce
@@ -41,7 +42,7 @@ app = typer.Typer(
 )
 VERBS = (
     *(train, evaluate, compact, inspect, export, sweep, bench),
-    *(recipes, data, table, figure, report, reproduce, compare),
+    *(plan, recipes, data, table, figure, report, reproduce, compare),
 )
 REFUSALS = (UserError, DataError, SavedError, ExportError, FileExistsError)
 for verb in VERBS:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import io
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,7 +41,8 @@ def capture(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
                 "shapes, dtypes and device"
             ) from None
         try:
-            exported = torch.export.export(model, tuple(args), dict(kwargs), strict=False)
+            with _silence():
+                exported = torch.export.export(model, tuple(args), dict(kwargs), strict=False)
         except Exception as error:
             raise PlanError(
                 f"torch.export cannot capture the model: {_first_line(error)}. Control flow that "
@@ -51,6 +55,18 @@ def capture(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
     names = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
     tensors = {node: first[id(known[name])] for node, name in names.items() if name in known}
     return Captured(tuple(exported.graph.nodes), tensors, output_names(output))
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    """A failing export writes its graph to the terminal and to the log; the message will do."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with redirect_stderr(io.StringIO()):
+            yield
+    finally:
+        logging.disable(before)
 
 
 def first_names(model: nn.Module) -> dict[int, str]:
