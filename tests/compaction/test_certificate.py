@@ -200,6 +200,25 @@ def test_batch_norm_is_compared_in_both_modes_and_keeps_its_statistics() -> None
     assert_close(gated.state_dict(), before, rtol=0, atol=0)
 
 
+class Remembers(Net):
+    """What it computes depends on how often it was called in training."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            self.calls = self.calls + 1  # a new tensor in the place of the buffer
+        return super().forward(x) * (1 + self.calls)
+
+
+def test_every_pass_sees_the_buffers_as_they_are() -> None:
+    gated = gate(Remembers())
+    assert certify(gated, X).passed
+    assert float(gated.model.calls) == 0
+
+
 def test_train_mode_that_does_not_run_is_said_so() -> None:
     certificate = certify(normed(), X[:1])
     assert {j.mode for j in certificate.judged} == {"eval"}
