@@ -1,5 +1,7 @@
 """Peak memory, of a network whose need is known."""
 
+import multiprocessing
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -30,3 +32,14 @@ def test_it_counts_weights_and_what_a_call_takes() -> None:
 
 def test_what_cannot_be_sent_is_not_measured() -> None:
     assert peak_memory(lambda threads: lambda x: x, torch.ones(1)) is None
+
+
+def endless(threads: int) -> Callable[[Tensor], object]:
+    time.sleep(600)
+    return lambda x: x
+
+
+@needs_linux
+def test_a_child_without_an_answer_is_ended() -> None:
+    assert peak_memory(endless, torch.ones(1), timeout=0.5) is None
+    assert multiprocessing.active_children() == []
