@@ -14,7 +14,7 @@ Make = Callable[[int], Callable[[Tensor], object]]  # threads -> call
 STATUS, RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
-def peak_memory(make: Make, x: Tensor, *, timeout: float = 60.0) -> int | None:
+def peak_memory(make: Make, x: Tensor, *, timeout: float = 300.0) -> int | None:
     """Bytes by which a fresh process grows at most while it holds the network and calls it.
 
     What loading takes for a moment does not count. None where it cannot be measured.
