@@ -22,6 +22,7 @@ from l0arm.cli.reproduce import reproduce
 from l0arm.cli.table import table
 from l0arm.cli.train import train
 from l0arm.data import DataError
+from l0arm.distributed import NoBackend, ProcessLost
 from l0arm.experiments.errors import RunFailed, UserError
 from l0arm.experiments.training import Interrupted
 
@@ -43,9 +44,9 @@ def main() -> None:
     """Run the verb that the command line names."""
     try:
         app()
-    except (UserError, DataError) as error:
+    except (UserError, DataError, NoBackend) as error:
         _end(f"error: {error}", 2)
-    except RunFailed as error:
+    except (RunFailed, ProcessLost) as error:
         _end(f"failed: {error}", 1)
     except Interrupted as error:
         _end(f"interrupted: {error}", 130)
