@@ -80,6 +80,13 @@ def test_sharded_parameters_are_refused_with_the_reason(facts: list[Any]) -> Non
         assert "a draw cuts whole rows and columns" in fact["sharded"]
 
 
+def test_a_wrapper_around_the_gated_model_averages_a_redirected_loss(facts: list[Any]) -> None:
+    for fact in facts:
+        apart, largest = fact["redirected"]
+        assert apart == 0.0
+        assert largest > 1e-4
+
+
 # In one process
 
 

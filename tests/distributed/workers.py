@@ -16,6 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from l0arm import Gated, Group, NonFiniteLoss, Slice, sparsify
 from l0arm.distributed import WholeLoss
+from l0arm.distributed.redirection import loss_through
 from l0arm.estimators import ARM
 from l0arm.groups import NotSynchronised
 
@@ -158,7 +159,17 @@ def refusals(rank: int) -> dict[str, Any]:
     facts["no examples"] = message(lambda: step(plain, weight=0), ValueError)
     with torch.no_grad():
         facts["validation"] = float(gated.loss(plain).data)
-    return facts | {"sharded": sharded()}
+    return facts | {"sharded": sharded(), "redirected": redirected(rank)}
+
+
+def redirected(rank: int) -> list[float]:
+    """How far phi's gradients are apart, and from 0, when DDP wraps the gated model itself."""
+    gated = gated_network()
+    torch.manual_seed(rank)
+    x, y = batch(rank, 0)
+    wrapper = DistributedDataParallel(gated)
+    loss_through(wrapper, gated, lambda: F.cross_entropy(gated(x), y)).total.backward()
+    return [furthest(*gathered(gated.phi.grad)), float(gated.phi.grad.abs().max())]
 
 
 def sharded() -> str:

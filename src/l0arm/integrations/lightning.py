@@ -52,7 +52,7 @@ def gates_callback() -> Any:
         raise ImportError("Lightning is not installed; pip install 'l0arm[integrations]'") from None
 
     class GatesCallback(Callback):
-        def on_fit_start(self, trainer: Any, module: Any) -> None:
+        def setup(self, trainer: Any, module: Any, stage: str) -> None:
             if not isinstance(getattr(module, "gated", None), Gated):
                 raise TypeError(
                     f"{type(module).__name__}.gated must be a Gated for this callback; set it to "

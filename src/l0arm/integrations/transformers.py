@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import torch
@@ -24,14 +25,18 @@ class GatedTrainerMixin:
     model: nn.Module
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        own = [name for name in ("label_smoother", "compute_loss_func") if getattr(self, name)]
-        if own:
+        values = (*args, *kwargs.values())
+        smooths = any(getattr(value, "label_smoothing_factor", 0) for value in values)
+        if smooths or kwargs.get("compute_loss_func") is not None:
             raise ValueError(
-                f"a gated model takes the loss from its model's outputs, but {own[0]} is set; "
-                "leave it out, or compute the loss inside the model"
+                "a gated model takes the loss from its model's outputs, but label_smoothing_factor "
+                "or compute_loss_func is set; compute the loss inside the model"
             )
-        unwrapped(self.model)
+        super().__init__(*args, **kwargs)
+        inner = unwrapped(self.model).model
+        if self.args.label_names is None:  # Trainer looks for them in the gated model's signature
+            names = inspect.signature(inner.forward).parameters
+            self.label_names = [name for name in names if "label" in name]
         self.model_accepts_loss_kwargs = False  # the loss is a mean: Trainer divides it itself
 
     def compute_loss(
