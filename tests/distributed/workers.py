@@ -96,7 +96,7 @@ def by_hand(gated: Gated, rank: int, step: int) -> list[Tensor]:
 
 def train_under(rank: int, settings: dict[str, Any], draws: Any) -> dict[str, Any]:
     """Three steps: how far the ranks differ after each, and DDP's gradients from those by hand."""
-    gated, masks = gated_network(torch.float64), []
+    gated, masks, local, told = gated_network(torch.float64), [], [], []
     step = DistributedDataParallel(WholeLoss(gated, draws), **settings)
     optimizer = torch.optim.Adam(gated.parameter_groups(lr=1e-2, gate_lr=1e-1))
     torch.manual_seed(1 + rank)
@@ -108,16 +108,24 @@ def train_under(rank: int, settings: dict[str, Any], draws: Any) -> dict[str, An
 
         def closure(x: Tensor = x, y: Tensor = y) -> Tensor:
             masks.append(gated.engine.current.z.clone())
-            return F.cross_entropy(gated(x), y)
+            local.append(F.cross_entropy(gated(x), y))
+            return local[-1]
 
         optimizer.zero_grad()
-        step(closure, weight=len(y)).backward()
+        told.append((loss := step(closure, weight=len(y))).data)
+        loss.backward()
         wrong = max(wrong, furthest([p.grad for p in gated.parameters()], hand))
         optimizer.step()
         apart = max([apart, *(furthest(*gathered(p)) for p in gated.parameters())])
-    moved = furthest([gated.phi], [gated_network(torch.float64).phi])
-    facts = {"apart": apart, "wrong": wrong, "moved": moved, "masks": torch.stack(masks)}
-    return facts | {"buffers apart": furthest(*gathered(gated.model.norm.running_mean))}
+    return {
+        "apart": apart,
+        "wrong": wrong,
+        "moved": furthest([gated.phi], [gated_network(torch.float64).phi]),
+        "masks": torch.stack(masks),
+        "local": torch.stack(local[::2]).detach(),  # of the first evaluation of each step
+        "told": torch.stack(told),
+        "buffers apart": furthest(*gathered(gated.model.norm.running_mean)),
+    }
 
 
 def settings_of_ddp(rank: int) -> dict[str, Any]:
