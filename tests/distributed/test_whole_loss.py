@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 from tests.distributed.two import in_two_processes
-from tests.distributed.workers import SETTINGS, gated_network, settings_of_ddp
+from tests.distributed.workers import SETTINGS, SIZES, gated_network, settings_of_ddp
 from torch import nn
 from torch.testing import assert_close
 
@@ -37,6 +37,17 @@ def test_masks_differ_between_ranks_unless_they_are_shared(facts: list[Any], set
     own, shared = ([fact[f"{settings}/{d}"]["masks"] for fact in facts] for d in ("own", "shared"))
     assert not torch.equal(*own)
     assert torch.equal(*shared)
+
+
+@pytest.mark.parametrize("settings", SETTINGS)
+def test_the_loss_told_is_ones_own_or_the_mean_over_all_examples(
+    facts: list[Any], settings: str
+) -> None:
+    own, shared = ([fact[f"{settings}/{d}"] for fact in facts] for d in ("own", "shared"))
+    assert all(torch.equal(fact["told"], fact["local"]) for fact in own)
+    mean = sum(n * fact["local"] for n, fact in zip(SIZES, shared, strict=True)) / sum(SIZES)
+    assert all(torch.equal(fact["told"], shared[0]["told"]) for fact in shared)
+    assert_close(shared[0]["told"], mean, rtol=1e-12, atol=0)
 
 
 def test_buffers_follow_the_first_rank_only_if_asked(facts: list[Any]) -> None:
@@ -78,6 +89,13 @@ def test_no_examples_at_all_are_refused(facts: list[Any]) -> None:
 def test_sharded_parameters_are_refused_with_the_reason(facts: list[Any]) -> None:
     for fact in facts:
         assert "a draw cuts whole rows and columns" in fact["sharded"]
+
+
+def test_a_wrapper_around_the_gated_model_averages_a_redirected_loss(facts: list[Any]) -> None:
+    for fact in facts:
+        apart, largest = fact["redirected"]
+        assert apart == 0.0
+        assert largest > 1e-4
 
 
 # In one process

@@ -16,6 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from l0arm import Gated, Group, NonFiniteLoss, Slice, sparsify
 from l0arm.distributed import WholeLoss
+from l0arm.distributed.redirection import loss_through
 from l0arm.estimators import ARM
 from l0arm.groups import NotSynchronised
 
@@ -95,7 +96,7 @@ def by_hand(gated: Gated, rank: int, step: int) -> list[Tensor]:
 
 def train_under(rank: int, settings: dict[str, Any], draws: Any) -> dict[str, Any]:
     """Three steps: how far the ranks differ after each, and DDP's gradients from those by hand."""
-    gated, masks = gated_network(torch.float64), []
+    gated, masks, local, told = gated_network(torch.float64), [], [], []
     step = DistributedDataParallel(WholeLoss(gated, draws), **settings)
     optimizer = torch.optim.Adam(gated.parameter_groups(lr=1e-2, gate_lr=1e-1))
     torch.manual_seed(1 + rank)
@@ -107,16 +108,24 @@ def train_under(rank: int, settings: dict[str, Any], draws: Any) -> dict[str, An
 
         def closure(x: Tensor = x, y: Tensor = y) -> Tensor:
             masks.append(gated.engine.current.z.clone())
-            return F.cross_entropy(gated(x), y)
+            local.append(F.cross_entropy(gated(x), y))
+            return local[-1]
 
         optimizer.zero_grad()
-        step(closure, weight=len(y)).backward()
+        told.append((loss := step(closure, weight=len(y))).data)
+        loss.backward()
         wrong = max(wrong, furthest([p.grad for p in gated.parameters()], hand))
         optimizer.step()
         apart = max([apart, *(furthest(*gathered(p)) for p in gated.parameters())])
-    moved = furthest([gated.phi], [gated_network(torch.float64).phi])
-    facts = {"apart": apart, "wrong": wrong, "moved": moved, "masks": torch.stack(masks)}
-    return facts | {"buffers apart": furthest(*gathered(gated.model.norm.running_mean))}
+    return {
+        "apart": apart,
+        "wrong": wrong,
+        "moved": furthest([gated.phi], [gated_network(torch.float64).phi]),
+        "masks": torch.stack(masks),
+        "local": torch.stack(local[::2]).detach(),  # of the first evaluation of each step
+        "told": torch.stack(told),
+        "buffers apart": furthest(*gathered(gated.model.norm.running_mean)),
+    }
 
 
 def settings_of_ddp(rank: int) -> dict[str, Any]:
@@ -158,7 +167,17 @@ def refusals(rank: int) -> dict[str, Any]:
     facts["no examples"] = message(lambda: step(plain, weight=0), ValueError)
     with torch.no_grad():
         facts["validation"] = float(gated.loss(plain).data)
-    return facts | {"sharded": sharded()}
+    return facts | {"sharded": sharded(), "redirected": redirected(rank)}
+
+
+def redirected(rank: int) -> list[float]:
+    """How far phi's gradients are apart, and from 0, when DDP wraps the gated model itself."""
+    gated = gated_network()
+    torch.manual_seed(rank)
+    x, y = batch(rank, 0)
+    wrapper = DistributedDataParallel(gated)
+    loss_through(wrapper, gated, lambda: F.cross_entropy(gated(x), y)).total.backward()
+    return [furthest(*gathered(gated.phi.grad)), float(gated.phi.grad.abs().max())]
 
 
 def sharded() -> str:

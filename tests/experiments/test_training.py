@@ -226,7 +226,7 @@ def test_the_process_is_left_as_it_was(folder: RunFolder, quick: Quick, digits: 
 def test_events_are_written_when_asked_for(
     folder: RunFolder, quick: Quick, digits: Dataset
 ) -> None:
-    train(folder, quick(), digits, tensorboard=True)
+    train(folder, quick(), digits, trackers=["tensorboard"])
     events = list((folder.path / "events").iterdir())
     assert len(events) == 1
     assert b"prune_rate_realised" in events[0].read_bytes()

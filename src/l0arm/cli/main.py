@@ -27,6 +27,7 @@ from l0arm.cli.sweep import sweep
 from l0arm.cli.table import table
 from l0arm.cli.train import train
 from l0arm.data import DataError
+from l0arm.distributed import NoBackend, ProcessLost
 from l0arm.experiments.errors import RunFailed, UserError
 from l0arm.experiments.training import Interrupted
 from l0arm.export import ExportError
@@ -44,7 +45,7 @@ VERBS = (
     *(train, evaluate, compact, inspect, export, sweep, bench),
     *(plan, recipes, data, table, figure, report, reproduce, compare),
 )
-REFUSALS = (UserError, DataError, SavedError, ExportError, FileExistsError)
+REFUSALS = (UserError, DataError, SavedError, ExportError, NoBackend, FileExistsError)
 for verb in VERBS:
     app.command()(verb)
 
@@ -59,7 +60,7 @@ def main() -> None:
         if "l0arm[" not in str(error):  # not an extra that is missing
             raise
         _end(f"error: {error}", 2)
-    except RunFailed as error:
+    except (RunFailed, ProcessLost) as error:
         _end(f"failed: {error}", 1)
     except Interrupted as error:
         _end(f"interrupted: {error}", 130)

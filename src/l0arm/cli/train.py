@@ -11,6 +11,7 @@ from l0arm.cli.console import observer, say, say_json
 from l0arm.cli.loading import load_data
 from l0arm.cli.options import DataDir, Json, OutsideMethod, Quiet, RunsRoot
 from l0arm.cli.outside import use_method
+from l0arm.distributed import launched_team
 from l0arm.experiments.folder import RunFolder
 from l0arm.experiments.recipe import Recipe, load_recipe
 from l0arm.experiments.training import train as run_training
@@ -41,6 +42,9 @@ def train(
     tensorboard: Annotated[
         bool, typer.Option("--tensorboard", help="Also write TensorBoard events to the run.")
     ] = False,
+    tracker: Annotated[
+        list[str] | None, typer.Option(help="Also keep the records there: tensorboard, wandb.")
+    ] = None,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
@@ -54,21 +58,25 @@ def train(
         l0arm train mlp-l0-arm --set data.name=mnist-mini --epochs 3
         l0arm train lenet5-l0-arm-separate --data-dir ~/mnist --seed 1
         l0arm train lenet5-l0-arm-separate --data-dir ~/mnist --seed 1 --resume
+        torchrun --nproc-per-node 2 -m l0arm train mlp-l0-arm --data-dir ~/mnist
     """
     settings = load_recipe(recipe, [*use_method(method), *_overrides(set_, seed, epochs)])
     folder = RunFolder(run_dir or default_folder(runs, settings))
-    data = load_data(settings.data.name, data_dir, quiet=quiet or as_json)
-    say(f"{settings.title or settings.name}: {folder.path}", quiet=quiet or as_json)
-    with observer(settings.training.epochs, quiet=quiet, as_json=as_json) as watcher:
-        result = run_training(
-            folder,
-            settings,
-            data,
-            resume=resume,
-            observer=watcher,
-            tensorboard=tensorboard,
-            checkpoint_seconds=checkpoint_every,
-        )
+    with launched_team() as team:
+        quiet, as_json = quiet or not team.first, as_json and team.first  # one of them speaks
+        data = load_data(settings.data.name, data_dir, quiet=quiet or as_json)
+        say(f"{settings.title or settings.name}: {folder.path}", quiet=quiet or as_json)
+        with observer(settings.training.epochs, quiet=quiet, as_json=as_json) as watcher:
+            result = run_training(
+                folder,
+                settings,
+                data,
+                resume=resume,
+                observer=watcher,
+                trackers=[*(["tensorboard"] if tensorboard else []), *(tracker or [])],
+                checkpoint_seconds=checkpoint_every,
+                team=team,
+            )
     if as_json:
         say_json({"result": result})
     else:

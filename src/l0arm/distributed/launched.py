@@ -10,6 +10,10 @@ from torch import distributed as dist
 from l0arm.distributed.team import Team, noticing_losses
 
 
+class NoBackend(RuntimeError):
+    """This torch cannot connect processes."""
+
+
 @contextmanager
 def launched_team() -> Iterator[Team]:
     """The team of this process: those that torchrun started with it, or itself alone."""
@@ -17,7 +21,7 @@ def launched_team() -> Iterator[Team]:
         yield Team()
         return
     if not dist.is_gloo_available():
-        raise RuntimeError(
+        raise NoBackend(
             "this torch has no gloo, which connects the processes; install a build with it, or "
             "start one process without torchrun"
         )

@@ -26,6 +26,8 @@ def noticing_losses() -> Iterator[None]:
     """What torch raises when another process is gone, as ProcessLost."""
     try:
         yield
+    except ProcessLost:
+        raise
     except RuntimeError as error:
         if not isinstance(error, dist.DistError) and not BROKEN.search(str(error)):
             raise

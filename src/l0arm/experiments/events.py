@@ -3,43 +3,30 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from l0arm.experiments.errors import UserError
-from l0arm.experiments.records import EpochRecord
-
-SCALARS = (
-    "lr",
-    "train_loss",
-    "penalty",
-    "train_accuracy",
-    "test_loss",
-    "test_accuracy",
-    "seconds",
-    "prune_rate",
-    "prune_rate_realised",
-    "flops_inference",
-    "flops_training",
-    "undecided",
-)
+from l0arm.experiments.records import EpochRecord, figures
 
 
-def event_writer(folder: Path, purge_after: int) -> Any:
-    """A writer; events after the epoch that a run resumes from are dropped."""
-    try:
-        from torch.utils.tensorboard.writer import SummaryWriter
-    except ImportError:
-        raise UserError(
-            "TensorBoard is not installed; pip install 'l0arm[tensorboard]', or leave out "
-            "--tensorboard"
-        ) from None
-    return SummaryWriter(str(folder), purge_step=purge_after + 1)
+class TensorBoard:
+    """A writer of events; those after the epoch that a run resumes from are dropped."""
 
+    def __init__(self, folder: Path, epoch: int) -> None:
+        try:
+            from torch.utils.tensorboard.writer import SummaryWriter
+        except ImportError:
+            raise UserError(
+                "TensorBoard is not installed; pip install 'l0arm[tensorboard]', or leave out "
+                "--tensorboard"
+            ) from None
+        self._writer = SummaryWriter(str(folder), purge_step=epoch + 1)
 
-def write_events(writer: Any, record: EpochRecord) -> None:
-    """The figures of an epoch."""
-    for name in SCALARS:
-        writer.add_scalar(name, getattr(record, name), record.epoch)
-    for group in record.groups:
-        writer.add_scalar(f"open/{group.name}", group.open, record.epoch)
-    writer.flush()
+    def record(self, record: EpochRecord) -> None:
+        """The figures of an epoch."""
+        for name, value in figures(record).items():
+            self._writer.add_scalar(name, value, record.epoch)
+        self._writer.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._writer.close()

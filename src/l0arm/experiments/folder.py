@@ -100,14 +100,14 @@ class RunFolder:
         if not resume:
             raise UserError(f"{self.path} holds this run already; go on with it by --resume")
 
-    def claim(self, recipe: Recipe) -> None:
+    def claim(self, recipe: Recipe, processes: int = 1) -> None:
         """Make the folder that of this recipe, and clear away what a killed process left."""
         for folder in (self.path, self.checkpoints):
             remove_leftovers(folder)
         if not self.recipe_file.exists():
             write_json(self.recipe_file, recipe.model_dump())
         if not (self.path / "environment.json").exists():
-            write_json(self.path / "environment.json", environment(recipe))
+            write_json(self.path / "environment.json", environment(recipe, processes))
 
 
 def difference(one: Recipe, other: Recipe) -> str:
@@ -133,7 +133,7 @@ def flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return leaves
 
 
-def environment(recipe: Recipe) -> dict[str, Any]:
+def environment(recipe: Recipe, processes: int = 1) -> dict[str, Any]:
     """What a run depends on beside its recipe."""
     return {
         "l0arm": l0arm.__version__,
@@ -144,4 +144,5 @@ def environment(recipe: Recipe) -> dict[str, Any]:
         "processor": torch.backends.cpu.get_cpu_capability(),
         "cores": os.cpu_count(),
         "threads": recipe.training.threads,
+        "processes": processes,
     }

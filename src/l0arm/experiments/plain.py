@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from l0arm.groups import Loss, NonFiniteLoss
@@ -21,7 +22,7 @@ class Plain(nn.Module):
     def forward(self, x: Tensor) -> Any:
         return self.model(x)
 
-    def loss(self, closure: Callable[[], Tensor]) -> Loss:
+    def loss(self, closure: Callable[[], Tensor], generator: torch.Generator | None = None) -> Loss:
         """The data loss alone; not finite raises, as with gates."""
         data = closure()
         if not math.isfinite(data.item()):

@@ -89,6 +89,7 @@ class TrainingSpec(Part):
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
     threads: Count = 1  # sums differ in their last bits between counts of threads
     execution: Literal["sliced", "masked"] = "sliced"
+    draws: Literal["own", "shared"] = "own"  # of several processes: one u each, or one for all
 
 
 class PaperRow(Part):

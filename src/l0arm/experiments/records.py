@@ -47,6 +47,18 @@ class EpochRecord:
     by_step: tuple[tuple[int, float, float], ...] = ()  # step, E[FLOPs] training, inference
 
 
+FIGURES = (
+    *("lr", "train_loss", "penalty", "train_accuracy", "test_loss", "test_accuracy", "seconds"),
+    *("prune_rate", "prune_rate_realised", "flops_inference", "flops_training", "undecided"),
+)
+
+
+def figures(record: EpochRecord) -> dict[str, float]:
+    """The numbers of an epoch by name, and how many units of each group end open."""
+    numbers: dict[str, float] = {name: getattr(record, name) for name in FIGURES}
+    return numbers | {f"open/{group.name}": float(group.open) for group in record.groups}
+
+
 def append(path: Path, record: EpochRecord) -> None:
     """Add a line, on the disk when this returns."""
     with path.open("ab") as file:

@@ -6,11 +6,15 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from l0arm.data import Dataset
+from l0arm.distributed import Team
 from l0arm.experiments.building import Trainee, build_optimizer, build_trainee
 from l0arm.experiments.errors import UserError
 from l0arm.experiments.recipe import Recipe
+
+ALONE = Team()
 
 
 @dataclass
@@ -37,12 +41,13 @@ class Session:
     stage: int = -1  # the stage of the method that was entered last
     tally: Tally = field(default_factory=Tally)
 
-    def state(self) -> dict[str, Any]:
-        """Everything that the next step depends on."""
+    def state(self, team: Team = ALONE) -> dict[str, Any]:
+        """Everything that the next step depends on; of several processes, a row for each."""
+        random = torch.get_rng_state()
         return {
             "trainee": self.trainee.state_dict(),
             "optimizer": self.optimizer.state_dict(),
-            "generator": torch.get_rng_state(),
+            "generator": random if team.size == 1 else team.stacked(random),
             "epoch": self.epoch,
             "step": self.step,
             "steps": self.steps,
@@ -50,7 +55,7 @@ class Session:
             "tally": asdict(self.tally),
         }
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: dict[str, Any], rank: int = 0) -> None:
         """Go back to a state, or refuse one of another network."""
         try:
             self.trainee.load_state_dict(state["trainee"])
@@ -58,10 +63,16 @@ class Session:
         except (RuntimeError, ValueError) as error:
             first = str(error).strip().splitlines()[-1].strip()
             raise UserError(f"the checkpoint is of another network: {first}") from None
-        torch.set_rng_state(state["generator"])
+        torch.set_rng_state(random_rows(state)[rank].clone())  # of a view it crashes (torch 2.13)
         self.epoch, self.step, self.steps = state["epoch"], state["step"], state["steps"]
         self.stage = state["stage"]
         self.tally = Tally(**state["tally"])
+
+
+def random_rows(state: dict[str, Any]) -> Tensor:
+    """The state of the random numbers of each process of a run."""
+    rows: Tensor = state["generator"]
+    return rows if rows.dim() == 2 else rows[None]
 
 
 def new_session(recipe: Recipe, data: Dataset) -> Session:

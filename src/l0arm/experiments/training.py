@@ -7,8 +7,8 @@ and epoch, everything else random comes from torch's generator, whose state is i
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from statistics import median
 from typing import Any, Protocol
 
@@ -17,18 +17,20 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from l0arm.data import Dataset, batches, crop_and_flip
+from l0arm.distributed import ProcessLost, Team, noticing_losses
 from l0arm.experiments import records
 from l0arm.experiments.checkpoint import newest_checkpoint, save_checkpoint
 from l0arm.experiments.errors import RunFailed, UserError
-from l0arm.experiments.events import event_writer, write_events
 from l0arm.experiments.files import write_json
 from l0arm.experiments.folder import RunFolder
 from l0arm.experiments.interruption import Stop, stoppable
 from l0arm.experiments.measuring import epoch_record, final_gates
 from l0arm.experiments.preparation import prepared, preprocess_of
 from l0arm.experiments.recipe import Recipe
-from l0arm.experiments.session import Tally, new_session
+from l0arm.experiments.session import ALONE, Tally, new_session, random_rows
 from l0arm.experiments.stages import Course, without_held_out
+from l0arm.experiments.together import check_same_run, first_does, objective, own_seed, share_of
+from l0arm.experiments.trackers import Tracked, Trackers, tracking
 from l0arm.groups import Gated, NonFiniteLoss
 from l0arm.metrics import FlopsMeter
 
@@ -66,25 +68,46 @@ def train(
     *,
     resume: bool = False,
     observer: Observer | None = None,
-    tensorboard: bool = False,
+    trackers: Sequence[str] = (),
     checkpoint_seconds: float = 60.0,
+    team: Team = ALONE,
 ) -> dict[str, Any]:
-    """Train to the last epoch of the recipe and return the result, also written to the folder."""
+    """Train to the last epoch of the recipe and return the result, also written to the folder.
+
+    Of a team of processes each trains on its share of every minibatch; the first one alone writes.
+    """
     data = prepared(data, recipe.data)
-    with folder.locked(), process_settings(recipe), stoppable() as stop:
-        folder.check(recipe, resume=resume)
+    check_same_run(team, recipe, data)
+    with ExitStack() as stack:
+        first_does(team, lambda: _take(stack, folder, recipe, resume))
+        stack.enter_context(process_settings(recipe))
+        stop = stack.enter_context(stoppable())
         if folder.finished:
             return folder.read_result()
-        loop = _Loop(folder, recipe, data, observer or Silent(), stop, checkpoint_seconds)
-        folder.claim(recipe)  # only now: a recipe that cannot be built leaves no run behind
-        if tensorboard:
-            loop.events = event_writer(folder.path / "events", loop.session.epoch)
-        try:
+        loop = _Loop(folder, recipe, data, observer or Silent(), stop, checkpoint_seconds, team)
+        if team.first:
+            folder.claim(recipe, team.size)  # only now: one that cannot be built leaves no run
+            run = Tracked(folder.path, recipe.name, recipe.model_dump(), loop.session.epoch)
+            loop.trackers = stack.enter_context(tracking(trackers, run))
+        return _run(loop)
+
+
+def _take(stack: ExitStack, folder: RunFolder, recipe: Recipe, resume: bool) -> None:
+    stack.enter_context(folder.locked())
+    folder.check(recipe, resume=resume)
+
+
+def _run(loop: _Loop) -> dict[str, Any]:
+    """To the end; what ends it before is told with what was saved."""
+    try:
+        with noticing_losses() if loop.team.size > 1 else nullcontext():
             return loop.run()
-        except NonFiniteLoss as error:
-            raise RunFailed(f"epoch {loop.session.epoch + 1}: {error}; {loop.saved()}") from None
-        except OSError as error:
-            raise RunFailed(f"cannot write to {folder.path}: {error}; {loop.saved()}") from None
+    except NonFiniteLoss as error:
+        raise RunFailed(f"epoch {loop.session.epoch + 1}: {error}; {loop.saved()}") from None
+    except OSError as error:
+        raise RunFailed(f"cannot write to {loop.folder.path}: {error}; {loop.saved()}") from None
+    except ProcessLost as error:
+        raise RunFailed(f"{error}; {loop.saved()}") from None
 
 
 @contextmanager
@@ -112,8 +135,9 @@ class _Loop:
         observer: Observer,
         stop: Stop,
         checkpoint_seconds: float,
+        team: Team,
     ) -> None:
-        self.folder, self.recipe = folder, recipe
+        self.folder, self.recipe, self.team = folder, recipe, team
         self.data, held = without_held_out(recipe, data)
         self.observer, self.stop = observer, stop
         self.preprocess = preprocess_of(data)
@@ -122,7 +146,8 @@ class _Loop:
         self.meter = self._meter()
         self.checkpoint_seconds, self.saved_at = checkpoint_seconds, time.monotonic()
         self.saved_epoch: int | None = None
-        self.events: Any = None
+        self.trackers = Trackers({})
+        self._seed()
         self._resume()
 
     def _meter(self) -> FlopsMeter | None:
@@ -130,38 +155,62 @@ class _Loop:
             return None
         return FlopsMeter(self.session.trainee, self.preprocess(self.data.train_images[:1]))
 
+    def _seed(self) -> None:
+        """All processes start from the same network and go on with random numbers of their own."""
+        if not self.team.first:
+            torch.manual_seed(own_seed(self.recipe.training.seed, self.team.rank))
+
     def _resume(self) -> None:
         state, damaged = newest_checkpoint(self.folder.checkpoints)
         if state is None and damaged:
             raise UserError(f"no sound checkpoint: {damaged[0]}; start in a new folder")
         if state is not None:
-            self.session.restore(state)
+            self._check_processes(len(random_rows(state)))
+            self.session.restore(state, self.team.rank)
             self.saved_epoch = self.session.epoch
             self.observer.resumed(self.session.epoch, damaged)
-        records.keep_until(self.folder.records, self.session.epoch)
+        steps = self.team.texts(str(self.session.steps)) if self.team.size > 1 else []
+        if len(set(steps)) > 1:
+            raise UserError(
+                f"the processes find checkpoints after {', '.join(steps)} steps in "
+                f"{self.folder.path}; it must be one folder that all of them can read"
+            )
+        if self.team.first:
+            records.keep_until(self.folder.records, self.session.epoch)
+
+    def _check_processes(self, then: int) -> None:
+        if then != self.team.size:
+            raise UserError(
+                f"the run in {self.folder.path} is one of {then} process(es), not of "
+                f"{self.team.size}; resume it with as many (torchrun --nproc-per-node {then}), or "
+                "start in a new folder"
+            )
 
     def run(self) -> dict[str, Any]:
         session, last = self.session, self.recipe.training.epochs
         while session.epoch < last:
             self._epoch()
-            record = epoch_record(session, self.data, self.preprocess, self.meter)
+            if self.team.first:
+                self._record()
             session.tally = Tally()
-            records.append(self.folder.records, record)
-            self._tell(record)
-            self._save(due=session.epoch == last)
-        result = summary(self.recipe, records.read(self.folder.records))
-        result["gates"] = final_gates(session.trainee)
-        write_json(self.folder.result, result)
-        return result
+            self._save(wanted=session.epoch == last or self._late())
+        if self.team.first:
+            result = summary(self.recipe, records.read(self.folder.records))
+            result["gates"] = final_gates(session.trainee)
+            write_json(self.folder.result, result)
+        self.team.sum([0])  # the others wait until it is written
+        return self.folder.read_result()
 
-    def _tell(self, record: records.EpochRecord) -> None:
+    def _record(self) -> None:
+        record = epoch_record(self.session, self.data, self.preprocess, self.meter)
+        records.append(self.folder.records, record)
         self.observer.recorded(record)
-        if self.events is not None:
-            write_events(self.events, record)
+        self.trackers.record(record)
 
     def _epoch(self) -> None:
         session, training = self.session, self.recipe.training
         self.course.begin()
+        self.objective = objective(session.trainee, self.team, training.draws)
         session.trainee.train()
         order = torch.Generator().manual_seed(training.seed * 1_000_003 + session.epoch)
         parts = list(batches(len(self.data.train_images), training.batch, order))
@@ -176,17 +225,14 @@ class _Loop:
                 point = [float(session.steps), flops.training, flops.inference]
                 session.tally.by_step.append(point)
             self.observer.stepped(number + 1, len(parts), loss)
-            self._save(due=False, within_epoch=True)
+            self._save(wanted=self._late(10))
         session.epoch, session.step = session.epoch + 1, 0
 
     def _step(self, batch: Tensor, number: int) -> float:
         """One step of Eq. 8 on one minibatch."""
-        session, labels = self.session, self.data.train_labels[batch]
-        images = self.data.train_images[batch]
-        if self.recipe.data.augment:
-            seed = (self.recipe.training.seed * 1_000_003 + session.epoch) * 1_000_003 + number
-            images = crop_and_flip(images, torch.Generator().manual_seed(seed))
-        x, outputs = self.preprocess(images), []
+        session, (share, count) = self.session, share_of(batch, self.team)
+        labels = self.data.train_labels[share]
+        x, outputs = self.preprocess(self._images(share, number)), []
 
         def closure() -> Tensor:
             logits = session.trainee(x)
@@ -194,26 +240,55 @@ class _Loop:
             return F.cross_entropy(logits, labels)
 
         session.optimizer.zero_grad(set_to_none=True)
-        loss = session.trainee.loss(closure)
+        loss = self.objective(closure, count, self._shared_generator())
         loss.backward()
         session.optimizer.step()
         self.course.after_step()
-        data_loss, tally = loss.data.item(), session.tally
-        tally.images += len(labels)
-        tally.loss += data_loss * len(labels)
-        tally.penalty += loss.penalty.item() * len(labels)
-        tally.right += int((outputs[0].argmax(1) == labels).sum())
-        return data_loss
+        right = int((outputs[0].argmax(1) == labels).sum()) if count else 0
+        return self._count(count, loss.data.item(), loss.penalty.item(), right)
 
-    def _save(self, *, due: bool, within_epoch: bool = False) -> None:
-        """Save when it is time, and when an end is asked for."""
-        waited = time.monotonic() - self.saved_at
-        late = waited >= self.checkpoint_seconds * (10 if within_epoch else 1)
-        if due or late or self.stop.requested:
+    def _images(self, share: Tensor, number: int) -> Tensor:
+        """The images of a step, cropped and flipped if the recipe says so."""
+        images = self.data.train_images[share]
+        if not self.recipe.data.augment:
+            return images
+        run, epoch = self.recipe.training.seed, self.session.epoch
+        seed = (run * 1_000_003 + epoch) * 1_000_003 + number
+        if not self.team.first:
+            seed = own_seed(run, self.team.rank, epoch, number)
+        return crop_and_flip(images, torch.Generator().manual_seed(seed))
+
+    def _shared_generator(self) -> torch.Generator | None:
+        """The same in all processes at a step, if they share their draws."""
+        training = self.recipe.training
+        if self.team.size == 1 or training.draws == "own":
+            return None
+        return torch.Generator().manual_seed(own_seed(training.seed, -1, self.session.steps))
+
+    def _count(self, images: int, loss: float, penalty: float, right: int) -> float:
+        """Add a step of all processes to the tally; give its mean loss."""
+        sums = self.team.sum([images, images * loss, images * penalty, right])
+        tally = self.session.tally
+        tally.images += int(sums[0])
+        tally.loss += sums[1]
+        tally.penalty += sums[2]
+        tally.right += int(sums[3])
+        return sums[1] / sums[0]
+
+    def _late(self, patience: float = 1) -> bool:
+        return time.monotonic() - self.saved_at >= self.checkpoint_seconds * patience
+
+    def _save(self, *, wanted: bool) -> None:
+        """Save when it is time, and when an end is asked for; all processes or none."""
+        wanted, stop = wanted and self.team.first, self.stop.requested
+        save, end = (n > 0 for n in self.team.sum([wanted or stop, stop]))
+        if save:
             session = self.session
-            save_checkpoint(self.folder.checkpoints, session.steps, session.state())
+            state = session.state(self.team)
+            if self.team.first:
+                save_checkpoint(self.folder.checkpoints, session.steps, state)
             self.saved_at, self.saved_epoch = time.monotonic(), session.epoch
-        if self.stop.requested:
+        if end:
             raise Interrupted(self.saved())
 
     def saved(self) -> str:

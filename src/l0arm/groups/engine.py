@@ -31,6 +31,7 @@ class Engine:
         self.passes = Passes()  # for recomputation
         self.entered: list[_ModuleHook] = []  # whose module has cut tensors installed right now
         self.calls = 0  # of modules that a draw changed
+        self.traced = False  # whether torch.compile took a hook into its graph
         self._handles: list[RemovableHandle] = []
         self._hooks: list[_ModuleHook] = []
         self._checked = False
@@ -130,6 +131,8 @@ class _ModuleHook:
         self.draw = draw = self.engine.draw_now()
         if draw is None:
             return None
+        if torch.compiler.is_compiling():
+            self.engine.traced = True
         self.called = True
         self.engine.calls += 1
         self.engine.entered.append(self)

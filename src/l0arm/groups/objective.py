@@ -93,4 +93,10 @@ class Objective:
                 "the closure of loss() did not call the gated model, so no gradient could reach "
                 "phi; compute the outputs inside it: gated.loss(lambda: criterion(gated(x), y))"
             )
+        if self._gated.engine.traced:
+            raise RuntimeError(
+                "torch.compile took the gates into its graph, which loses the gradients of gated "
+                "weights (torch 2.13); compile what is inside the gated modules, `layer.forward = "
+                "torch.compile(layer.forward)`, or the plain model that compact() gives"
+            )
         return value.reshape(()) if value.dim() else value

@@ -1,0 +1,73 @@
+"""Lightning: a mixin that trains a gated model, and a callback that logs what the gates do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from l0arm.groups import Gated
+from l0arm.metrics import architecture, prune_rate
+
+
+class GatedTraining:
+    """Put it before LightningModule; set ``self.gated`` and write ``data_loss(batch)``.
+
+    Lightning computes ``training_step`` inside its strategy's wrapper, so that gradients are
+    averaged over processes, and multiplies the loss for half precision: nothing is special here.
+    """
+
+    gated: Gated
+    lr: float = 1e-3
+    gate_lr: float | None = None
+    weight_decay: float = 0.0
+
+    def data_loss(self, batch: Any) -> Tensor:
+        """The loss of a batch from ``self.gated(...)``; called once or twice a step."""
+        raise NotImplementedError(
+            f"{type(self).__name__} needs a data_loss(batch) that computes the loss from "
+            "self.gated(...)"
+        )
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        """The objective of Eq. 8."""
+        loss = self.gated.loss(lambda: self.data_loss(batch))
+        log: Any = self.log  # type: ignore[attr-defined]
+        log("train_loss", loss.data.detach(), prog_bar=True)
+        log("penalty", loss.penalty.detach())
+        return loss.total
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        """AdamW, with phi in a group of its own."""
+        groups = self.gated.parameter_groups(self.lr, self.gate_lr, weight_decay=self.weight_decay)
+        return torch.optim.AdamW(groups)
+
+
+def gates_callback() -> Any:
+    """A lightning.Callback: after each epoch it logs the prune rates and the open units."""
+    try:
+        from lightning.pytorch.callbacks import Callback
+    except ImportError:
+        raise ImportError("Lightning is not installed; pip install 'l0arm[integrations]'") from None
+
+    class GatesCallback(Callback):
+        def setup(self, trainer: Any, module: Any, stage: str) -> None:
+            if not isinstance(getattr(module, "gated", None), Gated):
+                raise TypeError(
+                    f"{type(module).__name__}.gated must be a Gated for this callback; set it to "
+                    "sparsify(model, ...)"
+                )
+
+        def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
+            gated: Gated = module.gated
+            module.log("prune_rate", prune_rate(gated))
+            module.log("prune_rate_realised", prune_rate(gated, "realised"))
+            for name, z in gated.per_group(gated.deterministic()).items():
+                module.log(f"open/{name}", float((z != 0).sum()))
+
+        def on_fit_end(self, trainer: Any, module: Any) -> None:
+            for logger in trainer.loggers:
+                logger.log_hyperparams({"architecture": architecture(module.gated)})
+
+    return GatesCallback()

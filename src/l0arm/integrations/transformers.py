@@ -1,0 +1,96 @@
+"""Hugging Face: a mix-in that makes Trainer train a gated model, and a callback for its log."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import torch
+from torch import nn
+
+from l0arm.distributed.redirection import loss_through, unwrapped
+from l0arm.metrics import architecture, prune_rate
+
+
+class GatedTrainerMixin:
+    """``class GatedTrainer(GatedTrainerMixin, Trainer): gate_lr = 1e-2``
+
+    The model is ``sparsify(model, ...)`` of one whose outputs have a loss. Set
+    ``remove_unused_columns=False`` in the arguments: the signature of a gated model names none.
+    """
+
+    gate_lr: float | None = None  # that of the weights
+    optimizer: Any
+    args: Any
+    model: nn.Module
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        values = (*args, *kwargs.values())
+        smooths = any(getattr(value, "label_smoothing_factor", 0) for value in values)
+        if smooths or kwargs.get("compute_loss_func") is not None:
+            raise ValueError(
+                "a gated model takes the loss from its model's outputs, but label_smoothing_factor "
+                "or compute_loss_func is set; compute the loss inside the model"
+            )
+        super().__init__(*args, **kwargs)
+        inner = unwrapped(self.model).model
+        if self.args.label_names is None:  # Trainer looks for them in the gated model's signature
+            names = inspect.signature(inner.forward).parameters
+            self.label_names = [name for name in names if "label" in name]
+        self.model_accepts_loss_kwargs = False  # the loss is a mean: Trainer divides it itself
+
+    def compute_loss(
+        self, model: nn.Module, inputs: Any, return_outputs: bool = False, **kwargs: Any
+    ) -> Any:
+        """The objective of Eq. 8; in evaluation the model's own loss under z-bar."""
+        if not model.training:
+            outputs = model(**inputs)
+            return (outputs.loss, outputs) if return_outputs else outputs.loss
+        gated, kept = unwrapped(model), []
+
+        def closure() -> torch.Tensor:
+            kept.append(gated(**inputs))
+            loss: torch.Tensor = kept[-1].loss
+            return loss
+
+        total = loss_through(model, gated, closure).total
+        return (total, kept[0]) if return_outputs else total
+
+    def create_optimizer(self, *args: Any, **kwargs: Any) -> Any:
+        """AdamW: the weights as Trainer groups them, then phi without decay."""
+        if self.optimizer is None:
+            gated, settings = unwrapped(self.model), self.args
+            decaying = set(self.get_decay_parameter_names(gated.model))  # type: ignore[attr-defined]
+            parameters = [(n, p) for n, p in gated.model.named_parameters() if p.requires_grad]
+            gates = gated.parameter_groups(settings.learning_rate, self.gate_lr)[1]
+            groups = [
+                {
+                    "params": [p for name, p in parameters if (name in decaying) == decays],
+                    "weight_decay": settings.weight_decay if decays else 0.0,
+                }
+                for decays in (True, False)
+            ]
+            betas = (settings.adam_beta1, settings.adam_beta2)
+            self.optimizer = torch.optim.AdamW(
+                [*groups, gates], settings.learning_rate, betas, settings.adam_epsilon
+            )
+        return self.optimizer
+
+
+def gates_callback() -> Any:
+    """A transformers.TrainerCallback: after each epoch the prune rates enter the log history."""
+    try:
+        from transformers import TrainerCallback
+    except ImportError:
+        raise ImportError(
+            "transformers is not installed; pip install 'l0arm[integrations]'"
+        ) from None
+
+    class GatesCallback(TrainerCallback):
+        def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            gated = unwrapped(kwargs["model"])
+            figures = {"prune_rate": prune_rate(gated), "architecture": architecture(gated)}
+            figures["prune_rate_realised"] = prune_rate(gated, "realised")
+            state.log_history.append({"epoch": state.epoch, "step": state.global_step, **figures})
+
+    return GatesCallback()

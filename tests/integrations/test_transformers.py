@@ -1,0 +1,112 @@
+"""A small real training run under Hugging Face's Trainer: a BERT from its configuration."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from l0arm import Gated, sparsify
+from l0arm.integrations.transformers import GatedTrainerMixin, gates_callback
+
+NEEDS = "needs pip install 'l0arm[integrations]'"
+transformers = pytest.importorskip("transformers", reason=NEEDS)
+pytest.importorskip("accelerate", reason=NEEDS)
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning"),
+    pytest.mark.filterwarnings("ignore:.*pin_memory"),
+    pytest.mark.filterwarnings("ignore:every unit of group"),  # there are two heads
+]
+RANDOM = torch.Generator().manual_seed(0)
+IDS = torch.randint(3, 50, (48, 7), generator=RANDOM)
+LABELS = (IDS[:, 0] > 25).long()
+
+
+def network() -> Gated:
+    torch.manual_seed(0)
+    config = transformers.BertConfig(
+        vocab_size=50,
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=24,
+        max_position_embeddings=8,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+        num_labels=2,
+    )
+    model = transformers.BertForSequenceClassification(config)
+    example = {"input_ids": IDS[:2]}
+    return sparsify(model, example_kwargs=example, method="l0-arm", lam=1e-4, initial=0.9)
+
+
+@pytest.fixture(scope="module")
+def gated() -> Gated:
+    return network()
+
+
+def trainer(gated: Any, folder: Path, **settings: Any) -> Any:
+    class GatedTrainer(GatedTrainerMixin, transformers.Trainer):
+        gate_lr = 5e-2
+
+    arguments = transformers.TrainingArguments(
+        str(folder),
+        **{
+            "per_device_train_batch_size": 16,
+            "num_train_epochs": 2,
+            "learning_rate": 5e-3,
+            "lr_scheduler_type": "constant",
+            "max_grad_norm": 0.0,
+            "report_to": [],
+            "save_strategy": "no",
+            "disable_tqdm": True,
+            "remove_unused_columns": False,
+            "use_cpu": True,
+            **settings,
+        },
+    )
+    rows = [{"input_ids": x, "labels": y} for x, y in zip(IDS, LABELS, strict=True)]
+    return GatedTrainer(gated, arguments, train_dataset=rows, eval_dataset=rows)
+
+
+def test_a_run_learns_logs_the_gates_and_compacts(gated: Gated, tmp_path: Path) -> None:
+    phi = gated.phi.detach().clone()
+    made = trainer(gated, tmp_path, num_train_epochs=6, weight_decay=0.1)
+    made.add_callback(gates_callback())
+    before = made.evaluate()["eval_loss"]
+    made.train()
+    assert made.evaluate()["eval_loss"] < before
+    assert not torch.equal(gated.phi, phi)
+    logged = [line for line in made.state.log_history if "prune_rate" in line]
+    assert [round(line["epoch"]) for line in logged] == [1, 2, 3, 4, 5, 6]
+    gates = made.optimizer.param_groups[-1]
+    assert gates["params"][0] is gated.phi
+    assert (gates["lr"], gates["weight_decay"]) == (5e-2, 0.0)
+    assert sum(len(group["params"]) for group in made.optimizer.param_groups) == len(
+        list(gated.parameters())
+    )
+    small = gated.eval().compact().eval()
+    with torch.no_grad():
+        assert_close(small(IDS).logits, gated(IDS).logits, rtol=1e-4, atol=1e-5)
+
+
+def test_the_loss_of_a_step_is_the_objective(gated: Gated, tmp_path: Path) -> None:
+    made = trainer(gated.train(), tmp_path)
+    inputs = {"input_ids": IDS, "labels": LABELS}
+    torch.manual_seed(5)
+    total, outputs = made.compute_loss(gated, inputs, return_outputs=True)
+    torch.manual_seed(5)
+    assert_close(total, gated.loss(lambda: gated(**inputs).loss).total)
+    assert outputs.logits.shape == (48, 2)
+    assert "forward" not in vars(gated)
+
+
+def test_a_loss_that_is_not_the_models_own_is_refused(gated: Gated, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="label_smoothing_factor"):
+        trainer(gated, tmp_path, label_smoothing_factor=0.1)
+
+
+def test_a_plain_model_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="expected a Gated"):
+        trainer(torch.nn.Linear(2, 2), tmp_path)
