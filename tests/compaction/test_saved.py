@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from torch import nn
+from torch import Tensor, nn
 
 import l0arm
 from l0arm import Gated, Group, SavedError, Slice
@@ -126,9 +126,38 @@ def test_the_card_tells_how_to_load_it(folder: Path) -> None:
     assert "test_accuracy: 98.5" in card
 
 
-def test_the_certificate_is_kept(tmp_path: Path) -> None:
-    saved = l0arm.save(gated_mlp(), tmp_path / "saved", certificate={"difference": 0.0})
-    assert inspect_saved(saved).certificate == {"difference": 0.0}
+def test_the_certificate_is_kept_where_an_example_is_known(tmp_path: Path) -> None:
+    gated = gated_mlp()
+    saved = l0arm.save(gated, tmp_path / "saved", example_inputs=torch.rand(4, 6))
+    told = inspect_saved(saved).certificate
+    assert told is not None
+    assert told["passed"]
+    assert told["dtype"] == "float64"
+    assert 0 <= told["largest_difference"] <= told["tolerance"] == 1e-10
+    assert {entry["mode"] for entry in told["judged"]} == {"eval", "train"}
+    assert inspect_saved(l0arm.save(gated, tmp_path / "bare")).certificate is None
+
+
+def test_a_network_that_would_differ_is_not_written(tmp_path: Path) -> None:
+    class Mixing(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.two = nn.Linear(4, 6), nn.Linear(6, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            y: Tensor = self.two(self.one(x).softmax(1))
+            return y
+
+    wrong = Group(
+        "hidden",
+        6,
+        reads=(Slice("two.weight", 1),),
+        makes=(Slice("one.weight", 0), Slice("one.bias", 0)),
+    )
+    gated = l0arm.sparsify(Mixing(), (wrong,), lam=0.0)
+    with pytest.raises(l0arm.CertificateError, match="because of group 'hidden'"):
+        l0arm.save(gated, tmp_path / "saved", example_inputs=torch.rand(4, 4))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_folder_is_not_overwritten(folder: Path) -> None:

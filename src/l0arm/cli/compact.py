@@ -14,7 +14,7 @@ from l0arm.cli.loading import load_data
 from l0arm.cli.options import DataDir, Json, OutsideMethod, Run
 from l0arm.cli.outside import use_method
 from l0arm.compaction.folders import check_free
-from l0arm.experiments.deployment import network_record
+from l0arm.experiments.deployment import EXAMPLES, network_record
 from l0arm.experiments.folder import RunFolder
 from l0arm.experiments.trained import trained_network
 
@@ -29,7 +29,8 @@ def compact(
 ) -> None:
     """Write the small plain network of a run to a folder, and show that it computes the same.
 
-    l0arm.json, model.safetensors and a README.md; `l0arm.load(FOLDER, factory)` reads it.
+    l0arm.json (with the certificate of equality), model.safetensors and a README.md;
+    `l0arm.load(FOLDER, factory)` reads it.
     """
     use_method(method)
     folder, path = RunFolder(run), out or run / "compact"
@@ -38,7 +39,8 @@ def compact(
     gated = trained.gated()
     facts = trained.measured()
     network = network_record(folder.recipe(), trained.data)
-    save(gated, path, metrics=facts | {"network": network}, force=force)
+    x = trained.preprocess(trained.data.test_images[:EXAMPLES])
+    save(gated, path, metrics=facts | {"network": network}, example_inputs=x, force=force)
     facts |= {"path": str(path), "bytes": (path / "model.safetensors").stat().st_size}
     if as_json:
         say_json(facts)

@@ -42,7 +42,15 @@ def _lines(told: Description) -> Iterator[str]:
         yield f"  {name}: {_shape(fact)} {fact.dtype}{was}"
     for key, value in told.metrics.items():
         yield f"  {key}: {value}"
-    yield "  certificate: " + ("none" if told.certificate is None else str(told.certificate))
+    yield f"  certificate: {_certificate(told)}"
+
+
+def _certificate(told: Description) -> str:
+    """Its figures; the comparisons one by one are in l0arm.json."""
+    if told.certificate is None:
+        return "none, no example inputs were known when it was saved"
+    figures = {k: v for k, v in told.certificate.items() if not isinstance(v, list)}
+    return ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in figures.items())
 
 
 def _shape(fact: Fact) -> str:

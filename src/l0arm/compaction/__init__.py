@@ -1,7 +1,7 @@
 """From trained gates to a small plain network, in memory and on disk."""
 
-from l0arm.compaction.certificate import Certificate, Judged, certify
-from l0arm.compaction.compact import CertificateError, Certified, certified, compact
+from l0arm.compaction.certificate import Certificate, CertificateError, Judged, certify
+from l0arm.compaction.compact import Certified, certified, compact
 from l0arm.compaction.expand import expand
 from l0arm.compaction.saved import inspect_saved, load, save
 from l0arm.compaction.selection import InputSelection

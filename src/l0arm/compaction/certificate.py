@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -17,6 +17,10 @@ from l0arm.groups.example import Example
 
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5}  # of max|y|
 OTHER_SEED = 0xA2
+
+
+class CertificateError(ValueError):
+    """The small network would not compute what the gated one does; nothing was changed."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,18 @@ class Certificate:
         """Whether the networks compute the same."""
         return self.largest <= self.tolerance
 
+    def as_record(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return {
+            "passed": self.passed,
+            "largest_difference": self.largest,
+            "tolerance": self.tolerance,
+            "dtype": str(self.dtype).removeprefix("torch."),
+            "inputs": self.inputs,
+            "judged": [asdict(entry) for entry in self.judged],
+            "notes": list(self.notes),
+        }
+
     def __str__(self) -> str:
         worst = max(self.judged, key=lambda entry: entry.difference)
         modes = " and ".join(dict.fromkeys(entry.mode for entry in self.judged))
@@ -93,7 +109,19 @@ def certify(
             "a certificate needs inputs to compare on: pass example_inputs=(x,), here or to "
             "sparsify"
         )
-    return _Comparison(Scratch(gated, example)).certificate(gated.deterministic(round_to))
+    return certify_mask(gated, gated.deterministic(round_to), example)
+
+
+def certify_mask(gated: Gated, z_bar: Tensor, example: Example) -> Certificate:
+    """The certificate of a z-bar that need not be the one of the gates' threshold."""
+    return _Comparison(Scratch(gated, example)).certificate(z_bar)
+
+
+def passed(certificate: Certificate) -> Certificate:
+    """The certificate, if it shows that the networks compute the same; else CertificateError."""
+    if not certificate.passed:
+        raise CertificateError(str(certificate))
+    return certificate
 
 
 class _Comparison:

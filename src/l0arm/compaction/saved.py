@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 from l0arm.compaction.card import card
-from l0arm.compaction.cutting import cut_copy, final_draw, living_draw, select_inputs
+from l0arm.compaction.certificate import certify_mask, passed
+from l0arm.compaction.cutting import cut_copy, living_draw, select_inputs
 from l0arm.compaction.description import Description, read_description
 from l0arm.compaction.folders import CARD, CONFIG, DESCRIPTION, TENSORS, appearing, check_free
 from l0arm.compaction.rebuilding import attributes_of, check_same, rebuilt
@@ -27,6 +28,7 @@ from l0arm.compaction.weights_file import (
 from l0arm.groups import Gated
 from l0arm.groups.attention import HeadAttention
 from l0arm.groups.draw import Draw
+from l0arm.groups.example import Example
 
 
 def save(
@@ -34,7 +36,8 @@ def save(
     folder: str | Path,
     *,
     metrics: Mapping[str, Any] | None = None,
-    certificate: Mapping[str, Any] | None = None,
+    example_inputs: Sequence[Any] | Any = None,
+    example_kwargs: Mapping[str, Any] | None = None,
     uniform: bool = False,
     force: bool = False,
 ) -> Path:
@@ -45,6 +48,10 @@ def save(
     unless ``force`` says to replace it; one with files of other origin is refused in any case.
     ``uniform`` (BERT, GPT-2, Llama with gated MLPs) gives all layers the width of the widest and
     writes a ``config.json``, so that ``from_pretrained`` of transformers alone can load it.
+
+    Where example inputs are known, given here or to ``sparsify``, the small network is compared
+    with the gated one first (see ``certified``): the certificate goes into ``l0arm.json``, and if
+    they differ, CertificateError names the group and nothing is written.
     """
     if not isinstance(gated, Gated):
         raise TypeError(
@@ -54,7 +61,10 @@ def save(
     check_free(folder, force=force)
     _check_extra_state(gated.model)
     tied = tie_widths(gated) if uniform else None
-    draw = final_draw(gated) if tied is None else living_draw(gated, tied.z)
+    z_bar = gated.deterministic() if tied is None else tied.z
+    example = Example.of(example_inputs, example_kwargs) or gated.example
+    certificate = None if example is None else passed(certify_mask(gated, z_bar, example))
+    draw = living_draw(gated, z_bar)
     gated.warn_of_empty(draw)
     small = cut_copy(gated, draw)
     attributes = attributes_of(small, gated.groups)
@@ -62,24 +72,35 @@ def save(
     with appearing(folder) as new:
         write_tensors(new / TENSORS, tensors_once(small))
         told = Description(
-            model=f"{type(gated.model).__module__}.{type(gated.model).__qualname__}",
-            parameters=(_count(gated.model), _count(small)),
-            groups=gated.groups,
-            kept=_kept(gated, draw),
-            replaced=_exchanged(gated.model),
+            **_structure(gated, small, draw),
             attributes=attributes,
-            original=facts_of(gated.model),
-            tensors=facts_of(small),
             tensors_sha256=sha256_of(new / TENSORS),
             metrics=metrics or {},
-            certificate=certificate,
+            certificate=None if certificate is None else certificate.as_record(),
         )
-        if tied is not None:
-            (new / CONFIG).write_text(tied.config, encoding="utf-8")
-        (new / DESCRIPTION).write_text(told.to_json(), encoding="utf-8")
-        size = (new / TENSORS).stat().st_size
-        (new / CARD).write_text(card(told, size), encoding="utf-8")
+        _write_texts(new, told, None if tied is None else tied.config)
     return folder
+
+
+def _structure(gated: Gated, small: nn.Module, draw: Draw) -> dict[str, Any]:
+    """What was, what is left, and of which units."""
+    return {
+        "model": f"{type(gated.model).__module__}.{type(gated.model).__qualname__}",
+        "parameters": (_count(gated.model), _count(small)),
+        "groups": gated.groups,
+        "kept": _kept(gated, draw),
+        "replaced": _exchanged(gated.model),
+        "original": facts_of(gated.model),
+        "tensors": facts_of(small),
+    }
+
+
+def _write_texts(new: Path, told: Description, config: str | None) -> None:
+    if config is not None:
+        (new / CONFIG).write_text(config, encoding="utf-8")
+    (new / DESCRIPTION).write_text(told.to_json(), encoding="utf-8")
+    size = (new / TENSORS).stat().st_size
+    (new / CARD).write_text(card(told, size), encoding="utf-8")
 
 
 def load(folder: str | Path, factory: Callable[[], nn.Module]) -> nn.Module:
