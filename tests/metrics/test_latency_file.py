@@ -1,6 +1,7 @@
 """A table comes back from disk as it was, or not at all."""
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,11 @@ from l0arm.metrics.latency_file import LARGEST, read_table, table_file, write_ta
 from l0arm.metrics.latency_table import LatencyTable, LayerTime
 
 TENSORS = {"conv": "conv.weight", "fc": "fc.weight"}
-LAYERS = {"conv": LayerTime("conv.weight", 0.5, 3.0), "fc": LayerTime("fc.weight", 0.25, 1.0)}
-TABLE = LatencyTable(LAYERS, constant=2.0, scale=1.5, deviation=0.1)
+LAYERS = {
+    "conv": LayerTime("conv.weight", weights=3.0, read=0.5, made=0.25),
+    "fc": LayerTime("fc.weight", weights=1.0, read=0.0, made=2.0),
+}
+TABLE = LatencyTable(LAYERS, constant=2.0, dense=8.5, deviation=0.1)
 
 
 def test_it_comes_back_as_it_was(tmp_path: Path) -> None:
@@ -26,23 +30,26 @@ def test_it_lies_in_the_cache_of_the_user(monkeypatch: pytest.MonkeyPatch) -> No
     assert table_file("abc") == Path("/somewhere/l0arm/latency/abc.json")
 
 
+LAYER: dict[str, Any] = asdict(LAYERS["conv"])
 CHANGES: list[dict[str, Any]] = [
     {"format": 2},
     {"digest": "abd"},
     {"constant": -1.0},
     {"constant": float("nan")},
-    {"scale": float("inf")},
-    {"scale": "1.5"},
+    {"constant": float("inf")},
+    {"constant": "1.5"},
+    {"dense": 0.0},
     {"deviation": None},
     {"deviation": True},
     {"layers": {}},
     {"layers": []},
     {"layers": 3},
-    {"layers": {"conv": {"tensor": "fc.weight", "always": 0.5, "when_open": 3.0}}},
-    {"layers": {"other": {"tensor": "conv.weight", "always": 0.5, "when_open": 3.0}}},
-    {"layers": {"conv": {"tensor": "conv.weight", "always": -0.5, "when_open": 3.0}}},
-    {"layers": {"conv": {"tensor": "conv.weight", "always": 0.5}}},
-    {"layers": {"conv": {"tensor": ["conv.weight"], "always": 0.5, "when_open": 3.0}}},
+    {"layers": {"conv": LAYER | {"tensor": "fc.weight"}}},
+    {"layers": {"conv": LAYER | {"tensor": ["conv.weight"]}}},
+    {"layers": {"other": LAYER}},
+    {"layers": {"conv": LAYER | {"weights": -0.5}}},
+    {"layers": {"conv": LAYER | {"made": "long"}}},
+    {"layers": {"conv": {key: LAYER[key] for key in ("tensor", "weights", "read")}}},
     {"layers": {"conv": 1.0}},
 ]
 
@@ -57,7 +64,7 @@ def test_a_table_that_no_measurement_gives_is_not_read(
     assert read_table(path, "abc", TENSORS) is None
 
 
-@pytest.mark.parametrize("key", ["format", "digest", "layers", "constant", "scale", "deviation"])
+@pytest.mark.parametrize("key", ["format", "digest", "layers", "constant", "dense", "deviation"])
 def test_nothing_may_be_missing(tmp_path: Path, key: str) -> None:
     path = table_file("abc", tmp_path)
     write_table(path, "abc", TABLE)

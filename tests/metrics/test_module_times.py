@@ -48,18 +48,63 @@ def test_calls_add_up_what_is_inside_counts_once_and_what_is_not_called_not_at_a
     assert times.modules == pytest.approx({"0": 0.5, "0.inner": 6.0})
 
 
-def test_a_disturbance_of_most_rounds_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    network, rounds = Network(), [0]
-    own = network.forward
+def test_what_runs_between_modules_is_told_by_the_one_before() -> None:
+    (times,) = module_times([Disturbed(0.5)], NAMES, X, CLOCK)
+    assert times.after == pytest.approx({"first": 0.1, "second": 0.2, "third": 0.3})
+    (times,) = module_times([nn.Sequential(Nested())], ["0", "0.inner"], X, CLOCK)
+    assert times.after == pytest.approx({"0": 0.0})  # between the calls, "0" is at work
 
-    def disturbed(x: Tensor) -> Tensor:
-        rounds[0] += 1
-        CLOCK.pass_by(0.0 if (rounds[0] - 1) // 3 % 3 == 0 else 100.0)  # two rounds of three
-        return own(x)
 
-    monkeypatch.setattr(network, "forward", disturbed)
-    (times,) = module_times([network], NAMES, X, CLOCK)
-    assert times.total == pytest.approx(8.625)
+class Disturbed(Network):
+    """Every pass is interrupted somewhere, each time in another layer."""
+
+    rounds = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.rounds += 1
+        CLOCK.pass_by(0.5 + 100.0 * (self.rounds % 4 == 0))
+        for number, layer in enumerate((self.first, self.second, self.third), 1):
+            x = layer(x)
+            CLOCK.pass_by(0.1 * number + 50.0 * (self.rounds % 4 == number))
+        return x
+
+
+def test_disturbances_do_not_count_though_no_pass_is_without() -> None:
+    (times,) = module_times([Disturbed()], NAMES, X, CLOCK)
+    assert times.total == pytest.approx(8.625 + 0.6)
+    assert times.modules == pytest.approx({"first": 2.25, "second": 4.125, "third": 1.75})
+
+
+class Overhead:
+    """A clock that itself takes a millisecond to read."""
+
+    def __call__(self) -> float:
+        CLOCK.pass_by(1.0)
+        return CLOCK()
+
+
+def test_a_whole_pass_is_told_without_what_watching_takes() -> None:
+    (times,) = module_times([Network()], NAMES, X, Overhead())
+    assert times.total == pytest.approx(8.625 + 1.0)  # 7 laps would add 7
+
+
+class Changing(nn.Module):
+    """Calls its layer once, then twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.calls = Ticking(4, 4, 1.0, 2.0), 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        for _ in range(1 if self.calls <= 3 else 2):
+            x = self.layer(x)
+        return x
+
+
+def test_of_a_model_that_does_not_always_do_the_same_the_first_pass_counts() -> None:
+    (times,) = module_times([Changing()], ["layer"], X, CLOCK, Patience(rounds=3))
+    assert times.modules == pytest.approx({"layer": 3.0})
 
 
 def test_networks_take_turns(calls: list[int]) -> None:

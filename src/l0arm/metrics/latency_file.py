@@ -46,13 +46,15 @@ def _table(told: Any, digest: str, tensors: Mapping[str, str]) -> LatencyTable:
     if told["format"] != FORMAT or told["digest"] != digest:
         raise ValueError("a table of something else")
     layers = {
-        str(name): LayerTime(layer["tensor"], *_times(layer, "always", "when_open"))
+        str(name): LayerTime(layer["tensor"], *_times(layer, "weights", "read", "made"))
         for name, layer in dict(told["layers"]).items()
     }
     if not layers or any(tensors.get(name) != layer.tensor for name, layer in layers.items()):
         raise ValueError("a table of other layers")
-    constant, scale, deviation = _times(told, "constant", "scale", "deviation")
-    return LatencyTable(layers, constant, scale, deviation)
+    constant, dense, deviation = _times(told, "constant", "dense", "deviation")
+    if dense == 0.0:
+        raise ValueError("a network that takes no time")
+    return LatencyTable(layers, constant, dense, deviation)
 
 
 def _times(told: Any, *keys: str) -> tuple[float, ...]:

@@ -1,29 +1,49 @@
-"""A linear model of measured times: what each layer takes by the share of it that is open.
+"""A linear model of measured times: what each layer takes by how much of it is open.
 
-    t_l = a_l + b_l s_l,    latency = c + m sum_l b_l s_l,    a_l, b_l, c, m >= 0
+    time in l = a + b s_l + d i_l + e o_l,    time after l = a' + r o_l,    none negative
+    latency = c + sum_l (b s_l + d i_l + (e + r) o_l)
 
-s_l is the open share of the layer's weight. The first line is fitted to the layers one by one, the
-second to the whole pass. m is 1 if nothing but the gated layers gets faster; what runs between
-them (activations, pooling, additions) is taken to shrink along with them, and makes it larger.
+s_l is the open share of the layer's weight, i_l that of the units it reads, o_l of those it makes:
+products take time, and so does moving what goes in and out. What runs between one layer and the
+next (activations, pooling, additions) works on what the first one gave. Each layer is fitted on its
+own; c, which takes the place of all a and a', is fitted to the whole pass.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from statistics import fmean
+
+import numpy as np
 
 from l0arm.metrics.module_times import PassTimes
 
-Shares = Mapping[str, float]  # module -> open share of its weight
+
+@dataclass(frozen=True)
+class Openness:
+    """How much of one layer is open."""
+
+    weights: float  # s_l
+    read: float  # i_l
+    made: float  # o_l
+
+
+Network = Mapping[str, Openness]  # by module
 
 
 @dataclass(frozen=True)
 class LayerTime:
-    """Milliseconds of one layer: what it always takes, and what it takes more when all is open."""
+    """Milliseconds that a layer, and what follows it, take more when all of it is open."""
 
-    tensor: str  # whose open share counts
-    always: float  # a_l
-    when_open: float  # b_l
+    tensor: str  # whose open shares count
+    weights: float  # b
+    read: float  # d
+    made: float  # e + r
+
+    def at(self, layer: Openness) -> float:
+        return self.weights * layer.weights + self.read * layer.read + self.made * layer.made
 
 
 @dataclass(frozen=True)
@@ -32,75 +52,74 @@ class LatencyTable:
 
     layers: Mapping[str, LayerTime]
     constant: float  # c
-    scale: float  # m
+    dense: float  # as measured
     deviation: float
 
-    def prices(self) -> dict[str, float]:
-        """Milliseconds by tensor: what the pass takes more when all of it is open."""
+    def by_tensor(self, part: Callable[[LayerTime], float]) -> dict[str, float]:
+        """One part of the times, summed over the layers that share a tensor."""
         prices: dict[str, float] = {}
         for layer in self.layers.values():
-            more = self.scale * layer.when_open
-            prices[layer.tensor] = prices.get(layer.tensor, 0.0) + more
+            prices[layer.tensor] = prices.get(layer.tensor, 0.0) + part(layer)
         return prices
 
-    def total(self, shares: Shares) -> float:
-        """The latency of a network whose layers are open by these shares."""
-        return self.constant + self.scale * _explained(self.layers, shares)
+    def total(self, network: Network) -> float:
+        """The latency of a network."""
+        return self.constant + sum(t.at(network[name]) for name, t in self.layers.items())
 
 
 def fitted(
-    tensors: Mapping[str, str], shares: Sequence[Shares], times: Sequence[PassTimes]
+    tensors: Mapping[str, str], networks: Sequence[Network], times: Sequence[PassTimes]
 ) -> LatencyTable:
-    """The table of networks with given open shares; ``tensors`` names the weight of each module."""
+    """The table of some networks, the first one dense; ``tensors`` names each module's weight."""
     layers = {
-        name: LayerTime(
-            tensor, *line([s[name] for s in shares], [t.modules.get(name, 0.0) for t in times])
-        )
+        name: _layer(name, tensor, networks, times)
         for name, tensor in tensors.items()
         if name in times[0].modules
     }
     totals = [t.total for t in times]
-    # A millisecond too much matters more in a small network: relative deviations are fitted.
-    weights = [1.0 / max(total, 1e-9) ** 2 for total in totals]
-    constant, scale = line([_explained(layers, s) for s in shares], totals, weights)
-    table = LatencyTable(layers, constant, scale, 0.0)
-    deviations = [
-        abs(table.total(s) - total) / max(total, 1e-9)
-        for s, total in zip(shares, totals, strict=True)
-    ]
-    return LatencyTable(layers, constant, scale, max(deviations))
+    growing = LatencyTable(layers, 0.0, totals[0], 0.0)
+    rest = [t - growing.total(n) for t, n in zip(totals, networks, strict=True)]
+    table = replace(growing, constant=max(0.0, fmean(rest)))
+    return replace(table, deviation=_deviation(table, networks, totals))
 
 
-def _explained(layers: Mapping[str, LayerTime], shares: Shares) -> float:
-    return sum(layer.when_open * shares[name] for name, layer in layers.items())
-
-
-def line(
-    x: Sequence[float], y: Sequence[float], weights: Sequence[float] | None = None
-) -> tuple[float, float]:
-    """a, b >= 0 that minimise ``sum w (a + b x - y)^2`` for x, y >= 0.
-
-    >>> line([0.0, 1.0, 2.0], [1.0, 3.0, 5.0])
-    (1.0, 2.0)
-    >>> line([0.0, 1.0, 2.0], [5.0, 3.0, 1.0])  # falling: a constant is the best that is allowed
-    (3.0, 0.0)
-    """
-    w = [1.0] * len(x) if weights is None else weights
-    points = list(zip(w, x, y, strict=True))
-    mean_x = sum(v * s for v, s, _ in points) / sum(w)
-    mean_y = sum(v * t for v, _, t in points) / sum(w)
-    spread = sum(v * (s - mean_x) ** 2 for v, s, _ in points)
-    flat = (mean_y, 0.0)
-    if spread <= 1e-12 * sum(v * s * s for v, s, _ in points):  # all at one place: no slope
-        return flat
-    b = sum(v * (s - mean_x) * (t - mean_y) for v, s, t in points) / spread
-    a = mean_y - b * mean_x
-    if a >= 0.0 and b >= 0.0:
-        return a, b
-    # The best allowed line has one of the two at zero; both candidates are allowed.
-    steep = sum(v * s * t for v, s, t in points) / sum(v * s * s for v, s, _ in points)
-    through_zero = (0.0, steep)
-    return min(
-        (flat, through_zero),
-        key=lambda ab: sum(v * (ab[0] + ab[1] * s - t) ** 2 for v, s, t in points),
+def _layer(
+    name: str, tensor: str, networks: Sequence[Network], times: Sequence[PassTimes]
+) -> LayerTime:
+    open_ = [network[name] for network in networks]
+    weights, read, made = linear(
+        [(o.weights, o.read, o.made) for o in open_], [t.modules.get(name, 0.0) for t in times]
     )
+    (after,) = linear([(o.made,) for o in open_], [t.after.get(name, 0.0) for t in times])
+    return LayerTime(tensor, weights, read, made + after)
+
+
+def _deviation(table: LatencyTable, networks: Sequence[Network], totals: Sequence[float]) -> float:
+    pairs = zip(networks, totals, strict=True)
+    return max(abs(table.total(network) / max(total, 1e-9) - 1.0) for network, total in pairs)
+
+
+def linear(x: Sequence[Sequence[float]], y: Sequence[float]) -> tuple[float, ...]:
+    """The slopes b >= 0 that, with some a >= 0, minimise ``sum (a + b x - y)^2``.
+
+    The best has some of its coefficients at zero and is the least squares solution of the others;
+    there are few, so all choices are tried. What does not vary gets no slope.
+
+    >>> [round(b, 9) for b in linear([(0.0,), (1.0,), (2.0,)], [1.0, 3.0, 5.0])]
+    [2.0]
+    >>> linear([(0.0,), (1.0,), (2.0,)], [5.0, 3.0, 1.0])  # falling: a constant is the best
+    (0.0,)
+    """
+    given, wanted = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
+    columns = np.column_stack([np.ones(len(wanted)), given])  # a, then b
+    varying = [n for n in range(given.shape[1]) if np.ptp(given[:, n]) > 1e-9]
+    best, least = np.zeros(columns.shape[1]), float(wanted @ wanted)
+    for size in range(1, len(varying) + 2):
+        for chosen in combinations([0, *(1 + n for n in varying)], size):
+            some = list(chosen)
+            solution = np.linalg.lstsq(columns[:, some], wanted, rcond=1e-9)[0]
+            off = float(np.sum((columns[:, some] @ solution - wanted) ** 2))
+            if solution.min() >= 0.0 and off < least * (1 - 1e-9):
+                best, least = np.zeros(columns.shape[1]), off
+                best[some] = solution
+    return tuple(map(float, best[1:]))
