@@ -103,6 +103,14 @@ def test_nothing_of_the_users_is_touched() -> None:
     assert Ticking.calls == [160, 800, 60]
 
 
+def test_the_hooks_of_the_gates_are_not_timed() -> None:
+    gated = ticking()
+    Ticking.hooks.clear()
+    measured(gated, example(), timed_layers(gated))
+    assert set(Ticking.hooks) == {0, 1}  # the stopwatch's, in one pass of three
+    assert Ticking.hooks.count(0) == 2 * Ticking.hooks.count(1)
+
+
 def test_a_kept_table_is_not_measured_again() -> None:
     first = latency_table(ticking(), example())
     assert Ticking.calls

@@ -27,7 +27,8 @@ CLOCK = Clock()  # copies of a model share it, as they share the wall clock
 class Ticking(nn.Linear):
     """Takes ``always + when_open * (share of its weights that is left)`` milliseconds."""
 
-    calls: ClassVar[list[int]] = []
+    calls: ClassVar[list[int]] = []  # weights, at each call
+    hooks: ClassVar[list[int]] = []  # on the module, at each call
 
     def __init__(self, inputs: int, outputs: int, always: float, when_open: float) -> None:
         super().__init__(inputs, outputs)
@@ -35,6 +36,7 @@ class Ticking(nn.Linear):
 
     def forward(self, x: Tensor) -> Tensor:
         self.calls.append(self.weight.numel())
+        self.hooks.append(len(self._forward_pre_hooks))
         CLOCK.pass_by(self.always + self.when_open * self.weight.numel() / self.full)
         return super().forward(x)
 
