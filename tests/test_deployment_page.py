@@ -19,12 +19,17 @@ SHORTER = {
 }
 
 
+@pytest.fixture(autouse=True)
+def _own_times(tmp_path, monkeypatch):
+    """A cache of its own, and the time of this thread, which other programs do not prolong."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr("l0arm.latency_pricing.wall_clock", lambda device: time.thread_time)
+
+
 @pytest.mark.filterwarnings("ignore::l0arm.latency_pricing.LatencyWarning")  # a busy machine
 def test_the_code_blocks_run(tmp_path, monkeypatch, capsys):
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr("l0arm.latency_pricing.wall_clock", lambda device: time.thread_time)
     page = PAGE
     for long, short in SHORTER.items():
         assert page.count(long) == 1
