@@ -17,6 +17,7 @@ LAYERS = [  # from the bottom; a module may import from any layer below its own
     {"groups"},
     {"estimators", "penalties"},
     {"compaction", "distributed", "metrics", "methods", "planning"},
+    {"latency_pricing"},
     {"budgeting"},
     {"entry"},
     {"l0arm"},  # the package itself: its public names

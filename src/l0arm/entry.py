@@ -40,7 +40,8 @@ def sparsify(
     ``initial`` is the probability that a gate is open at the start, for all groups: near 1, such
     as 0.95, for a pretrained model.
     ``budget`` limits the expected size instead of a lambda: "40%" of the parameters, or
-    ``{"flops": "30%"}``, or an amount, ``{"flops": 2e8}``, for the example inputs.
+    ``{"flops": "30%"}``, or an amount, ``{"flops": 2e8}``, for the example inputs. With
+    ``{"latency": "50%"}`` or ``{"latency": "0.8 ms"}`` layers are timed on this machine.
     ``method`` is a Method or its name in METHODS, then with its options (``lam=...``).
     ``sharing`` computes once what both evaluations of a step have in common (the same result).
     The model is used, not copied: it gets forward hooks, its parameters stay its own.
