@@ -1,5 +1,6 @@
 """A campaign runs what is missing, tries again what failed, and leaves what is done alone."""
 
+import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -113,6 +114,17 @@ def test_a_result_that_does_not_appear_is_told(
     assert Campaign([lost], executor=script).run(1, lambda _: None) == [lost]
     assert f"it ended well, but {lost.folder.result} did not appear" in lost.failure
     assert "share the folder of the runs" in lost.failure
+
+
+def test_a_result_that_appears_late_is_a_result(tmp_path: Path) -> None:
+    late = job(tmp_path)
+    late.folder.path.mkdir(parents=True)
+    writer = threading.Timer(0.5, late.folder.result.write_text, ["{}"])  # as on a network disk
+    writer.start()
+    script = Script([End(0, "elsewhere")] * 2)
+    assert Campaign([late], executor=script).run(1, lambda _: None) == []
+    writer.join()
+    assert (late.attempts, late.failure) == (1, "")
 
 
 def test_all_runs_are_asked_to_stop_before_one_is_waited_for(tmp_path: Path) -> None:

@@ -147,7 +147,7 @@ def test_a_cluster_that_is_there_is_used(cluster: str, tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=True,
-        timeout=120,
+        timeout=300,
     )
     assert done.stdout == "2 End(code=0, reason='')\n"
     assert "mlp-l0-arm" in log.read_text()
