@@ -1,5 +1,6 @@
 """A campaign runs what is missing, tries again what failed, and leaves what is done alone."""
 
+import signal
 import threading
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -141,6 +142,17 @@ def test_all_runs_are_asked_to_stop_before_one_is_waited_for(tmp_path: Path) -> 
         Campaign(jobs, executor=script).run(2, interrupt)
     assert len(script.started) == 2
     assert script.started[0].heard == ["stop", "stop", "wait", "wait"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_campaign_that_is_ended_stops_its_runs_as_with_ctrl_c(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    before, script = signal.getsignal(number), Script([End(0)])
+    with pytest.raises(KeyboardInterrupt):
+        Campaign([job(tmp_path)], executor=script).run(1, lambda _: signal.raise_signal(number))
+    assert script.started[0].heard == ["stop", "wait"]
+    assert signal.getsignal(number) is before
 
 
 def test_runs_in_processes_of_this_machine(tmp_path: Path) -> None:

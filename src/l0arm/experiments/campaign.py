@@ -12,6 +12,7 @@ from l0arm.experiments import records
 from l0arm.experiments.errors import UserError
 from l0arm.experiments.executors import End, Executor, Handle, LocalProcesses, Work
 from l0arm.experiments.folder import RunFolder
+from l0arm.experiments.interruption import ends_as_interrupts
 from l0arm.experiments.recipe import Recipe, load_recipe
 from l0arm.experiments.tables import table_recipes
 
@@ -64,17 +65,21 @@ class Campaign:
 
     def run(self, slots: int, watch: Callable[[Campaign], None]) -> list[Job]:
         """Run all jobs, at most ``slots`` at a time, and return those that failed."""
-        waiting = [job for job in self.jobs if not job.folder.finished]
-        try:
-            while waiting or self.running:
-                while waiting and len(self.running) < slots:
-                    self._start(waiting.pop(0))
-                time.sleep(POLL_SECONDS)
-                waiting += list(self._ended())
-                watch(self)
-        finally:
-            self._stop()
+        with ends_as_interrupts():
+            try:
+                self._run(slots, watch)
+            finally:
+                self._stop()
         return [job for job in self.jobs if not job.folder.finished]
+
+    def _run(self, slots: int, watch: Callable[[Campaign], None]) -> None:
+        waiting = [job for job in self.jobs if not job.folder.finished]
+        while waiting or self.running:
+            while waiting and len(self.running) < slots:
+                self._start(waiting.pop(0))
+            time.sleep(POLL_SECONDS)
+            waiting += list(self._ended())
+            watch(self)
 
     def _start(self, job: Job) -> None:
         job.attempts += 1
