@@ -1,5 +1,6 @@
 """Stages in the loop: entered once, at their epoch, and a run cut at any of them ends the same."""
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -34,8 +35,10 @@ SETTINGS: dict[str, tuple[str, ...]] = {
     "bc-gnj": ("lam=1.0", "options.threshold=-9.0", "options.tolerance=5.0"),
     "generalized-dropout": ("lam=0.02",),
     "group-lasso": ("lam=[0.0, 0.0, 700.0]",),
+    "l0": ("lam=0.02", "options.estimator=arms", "options.samples=4"),
     "l0-ar": ("lam=0.02",),
     "l0-arm": ("lam=0.02",),
+    "l0-best": ("lam=0.02",),
     "l0-disarm": ("lam=0.02",),
     "l0-hc": ("lam=1e-4",),
     "l1-filter": ("options.keep=0.5",),
@@ -153,6 +156,21 @@ def test_a_stage_sets_rates_and_the_weight_of_the_penalties(short: Quick, digits
         course.begin()
         seen.append((*rates(session), gated.penalty_weight))
     assert seen == [(1e-3, 0.0, 0.0)] * 3 + [(1e-3, 0.01, 1.0)] * 3
+
+
+def test_a_rate_falls_within_its_stage(short: Quick, digits: Dataset) -> None:
+    recipe = short("l0-best", "optimizer.gate_lr=0.01", "method.options.settle=0.5")
+    session, course = session_of(recipe, digits)
+    gated = session.trainee
+    assert isinstance(gated, Gated)
+    seen = []
+    for session.epoch in range(6):
+        course.begin()
+        seen.append((*rates(session), gated.penalty_weight))
+    assert seen[:3] == [(1e-3, 0.01, 1.0)] * 3
+    falling = [1e-3 * (1 + math.cos(math.pi * third / 3)) / 2 for third in range(3)]
+    assert seen[3:] == [(pytest.approx(rate), 0.0, 0.0) for rate in falling]
+    assert set(gated.gates.open_probability.detach().unique().tolist()) <= {0.0, 1.0}
 
 
 def test_a_warm_up_grows_with_the_epochs(short: Quick, digits: Dataset) -> None:

@@ -16,6 +16,7 @@ from l0arm.experiments.checkpoint import newest_checkpoint
 from l0arm.experiments.errors import RunFailed, UserError
 from l0arm.experiments.folder import RunFolder
 from l0arm.experiments.recipe import Recipe
+from l0arm.experiments.session import new_session
 from l0arm.experiments.training import Silent, train
 
 Quick = Callable[..., Recipe]
@@ -178,6 +179,14 @@ def test_a_full_disk_ends_the_run_and_loses_nothing(
     assert bits(folder) == before
     train(folder, quick(), digits, resume=True)
     assert folder.finished
+
+
+def test_the_checkpoint_of_another_version_is_refused(quick: Quick, digits: Dataset) -> None:
+    session = new_session(quick("mlp-dense"), digits)
+    state = session.state()
+    del state["stage"]
+    with pytest.raises(UserError, match="another version of l0arm: it lacks stage; start in"):
+        session.restore(state)
 
 
 def test_the_checkpoint_of_another_network_is_refused(

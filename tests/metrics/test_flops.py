@@ -149,3 +149,13 @@ def test_the_exact_estimator_has_no_flops_of_a_step() -> None:
     gated = sparsify(MLP((4, 3, 2)), method=l0(0.0, estimator="exact"))
     with pytest.raises(ValueError, match="fixed number of passes"):
         expected_flops(gated, torch.rand(1, 4))
+
+
+@pytest.mark.parametrize(("estimator", "passes"), [("straight-through", 1), ("rebar", 3)])
+def test_an_estimator_that_cannot_drop_trains_at_the_dense_cost(
+    estimator: str, passes: int
+) -> None:
+    gated = sparsify(LeNet5(), method=l0(0.0, estimator=estimator))
+    flops = expected_flops(gated, IMAGE)
+    assert flops.training == passes * flops.dense
+    assert flops.inference < 0.5 * flops.dense

@@ -73,10 +73,11 @@ def build_method(spec: MethodSpec, n: int) -> Method:
             hint = f"it comes from outside the package: name it with --method {spec.name}"
         raise UserError(f"no method '{spec.name}'; {hint}")
     factory = METHODS[spec.name]
-    parameters = set(inspect.signature(factory).parameters)
-    accepted = parameters - {"lam"}
+    parameters = inspect.signature(factory).parameters
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())  # it checks them itself
+    accepted = set(parameters) - {"lam"}
     for option in spec.options:
-        if option not in accepted:
+        if option not in accepted and not takes_any:
             raise UserError(
                 f"method '{spec.name}' has no option '{option}'; {nearest(option, accepted)}"
             )

@@ -92,6 +92,14 @@ class TrainingSpec(Part):
     draws: Literal["own", "shared"] = "own"  # of several processes: one u each, or one for all
 
 
+class TeacherSpec(Part):
+    """A trained network to learn from: the finished run of a recipe, with the same seed."""
+
+    recipe: str
+    temperature: Positive = 4.0
+    weight: Annotated[float, Field(gt=0, le=1)] = 0.9  # of its answers; the rest is the labels'
+
+
 class PaperRow(Part):
     """What the paper prints for this row."""
 
@@ -114,7 +122,17 @@ class Recipe(Part):
     optimizer: OptimizerSpec = OptimizerSpec()
     schedule: ScheduleSpec = ScheduleSpec()
     training: TrainingSpec = TrainingSpec()
+    teacher: TeacherSpec | None = None
     paper: PaperRow | None = None
+
+    @model_validator(mode="after")
+    def _a_teacher_answers_once(self) -> Recipe:
+        if self.teacher is not None and self.data.augment:
+            raise ValueError(
+                "a teacher answers once for every image, so images must stay as they are; remove "
+                "data.augment or teacher"
+            )
+        return self
 
     @property
     def gated(self) -> bool:

@@ -57,6 +57,12 @@ class Session:
 
     def restore(self, state: dict[str, Any], rank: int = 0) -> None:
         """Go back to a state, or refuse one of another network."""
+        missing = self.state().keys() - state.keys()
+        if missing:
+            raise UserError(
+                f"the checkpoint was written by another version of l0arm: it lacks "
+                f"{', '.join(sorted(missing))}; start in a new folder"
+            )
         try:
             self.trainee.load_state_dict(state["trainee"])
             self.optimizer.load_state_dict(state["optimizer"])

@@ -59,13 +59,14 @@ class Course:
         number = sum(epoch >= start for start in self.starts) - 1
         while self.session.stage < number:
             self._enter(self.session.stage + 1)
-        stage, end = self.stages[number], [*self.starts, self.recipe.training.epochs][number + 1]
+        start, end = [*self.starts, self.recipe.training.epochs][number : number + 2]
+        stage, progress = self.stages[number], (epoch - start) / (end - start)
+        now = self.recipe.schedule.at(epoch) * stage.anneal(progress)
         rates = (stage.lr, stage.gate_lr)  # as Gated.parameter_groups orders them
         for group, factor in zip(self.session.optimizer.param_groups, rates, strict=False):
-            group["lr"] = group["initial_lr"] * self.recipe.schedule.at(epoch) * factor
+            group["lr"] = group["initial_lr"] * now * factor
         if self.gated is not None:
-            start = self.starts[number]
-            self.gated.penalty_weight = stage.penalty((epoch - start) / (end - start))
+            self.gated.penalty_weight = stage.penalty(progress)
 
     def after_step(self) -> None:
         """What the method does with the weights and phi after the optimizer."""

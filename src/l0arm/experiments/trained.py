@@ -66,12 +66,16 @@ class Trained:
 
 def trained_network(folder: RunFolder, data: Dataset) -> Trained:
     """Load the newest sound checkpoint of a run."""
-    recipe = folder.recipe()
-    data = prepared(data, recipe.data)
-    session = new_session(recipe, data)
+    data = prepared(data, folder.recipe().data)
+    return Trained(restored(folder, data), data, preprocess_of(data))
+
+
+def restored(folder: RunFolder, data: Dataset) -> Session:
+    """A run as its newest sound checkpoint left it, on data as its recipe uses them."""
+    session = new_session(folder.recipe(), data)
     state, damaged = newest_checkpoint(folder.checkpoints)
     if state is None:
         why = damaged[0] if damaged else "there is none"
         raise UserError(f"no checkpoint to load in {folder.path}: {why}")
     session.restore(state)
-    return Trained(session, data, preprocess_of(data))
+    return session

@@ -13,13 +13,13 @@ from statistics import median
 from typing import Any, Protocol
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from l0arm.data import Dataset, batches, crop_and_flip
 from l0arm.distributed import ProcessLost, Team, noticing_losses
 from l0arm.experiments import records
 from l0arm.experiments.checkpoint import newest_checkpoint, save_checkpoint
+from l0arm.experiments.distillation import criterion_of
 from l0arm.experiments.errors import RunFailed, UserError
 from l0arm.experiments.files import write_json
 from l0arm.experiments.folder import RunFolder
@@ -141,6 +141,7 @@ class _Loop:
         self.data, held = without_held_out(recipe, data)
         self.observer, self.stop = observer, stop
         self.preprocess = preprocess_of(data)
+        self.criterion = criterion_of(recipe, folder, self.data, self.preprocess)  # before seeding
         self.session = new_session(recipe, self.data)
         self.course = Course(recipe, self.session, held, self.preprocess)
         self.meter = self._meter()
@@ -237,7 +238,7 @@ class _Loop:
         def closure() -> Tensor:
             logits = session.trainee(x)
             outputs.append(logits.detach())
-            return F.cross_entropy(logits, labels)
+            return self.criterion(logits, labels, share)
 
         session.optimizer.zero_grad(set_to_none=True)
         loss = self.objective(closure, count, self._shared_generator())

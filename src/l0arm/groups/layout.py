@@ -184,8 +184,8 @@ def _collect(
             tensor = tensors[piece.tensor]
             dim = _positive(tensor, piece)
             gate_of = torch.full((tensor.shape[dim],), total)
-            for unit, positions in enumerate(units):
-                gate_of[list(positions)] = offsets[number] + unit
+            gates = [offsets[number] + unit for unit, at in enumerate(units) for _ in at]
+            gate_of[[position for at in units for position in at]] = torch.tensor(gates)
             plain = piece.index is None and piece.block == 1
             selects = folds and group.select is not None
             found.setdefault((piece.tensor, dim), []).append(

@@ -9,6 +9,7 @@ from l0arm.methods.bc_gnj import bc_gnj
 from l0arm.methods.generalized_dropout import generalized_dropout
 from l0arm.methods.group_lasso import group_lasso
 from l0arm.methods.l0 import l0, l0_ar, l0_arm, l0_disarm
+from l0arm.methods.l0_best import l0_best
 from l0arm.methods.l0_hc import l0_hc
 from l0arm.methods.l1_filter import l1_filter
 from l0arm.methods.magnitude import magnitude
@@ -22,8 +23,10 @@ METHODS: dict[str, Callable[..., Method]] = {
     "bc-gnj": bc_gnj,
     "generalized-dropout": generalized_dropout,
     "group-lasso": group_lasso,
+    "l0": l0,
     "l0-ar": l0_ar,
     "l0-arm": l0_arm,
+    "l0-best": l0_best,
     "l0-disarm": l0_disarm,
     "l0-hc": l0_hc,
     "l1-filter": l1_filter,
@@ -43,6 +46,7 @@ __all__ = [
     "l0",
     "l0_ar",
     "l0_arm",
+    "l0_best",
     "l0_disarm",
     "l0_hc",
     "l1_filter",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -23,6 +24,15 @@ def always(progress: float) -> float:
 def never(progress: float) -> float:
     """The penalties do not count."""
     return 0.0
+
+
+def half_cosine(progress: float) -> float:
+    """From 1 to 0, flat at both ends.
+
+    >>> [round(half_cosine(progress), 3) for progress in (0.0, 0.5, 1.0)]
+    [1.0, 0.5, 0.0]
+    """
+    return 0.5 * (1.0 + math.cos(math.pi * progress))
 
 
 @dataclass(frozen=True)
@@ -49,9 +59,10 @@ class Stage:
     """A part of the training. It begins with ``enter`` and, but for the first, a new optimizer.
 
     ``share`` is its part of the epochs, relative to the other stages. ``lr`` and ``gate_lr``
-    multiply the learning rates of the weights and of phi; ``penalty`` gives the weight of the
-    penalties at a progress from 0 to 1 within the stage. All that ``enter`` changes must be in
-    the state of the gated network: a run that goes on after a kill does not enter again.
+    multiply the learning rates of the weights and of phi, and ``anneal`` both of them at a
+    progress from 0 to 1 within the stage; ``penalty`` is the weight of the penalties at it. All
+    that ``enter`` changes must be in the state of the gated network: a run that goes on after a
+    kill does not enter again.
     """
 
     name: str
@@ -59,6 +70,7 @@ class Stage:
     enter: Enter = nothing
     lr: float = 1.0
     gate_lr: float = 1.0
+    anneal: Callable[[float], float] = always
     penalty: Callable[[float], float] = always
 
 

@@ -25,7 +25,8 @@ class ExpectedFlops:
     """FLOPs (2 per multiply-add) for the given input.
 
     ``inference`` is one forward pass under the gates, ``training`` all forward passes of a step, as
-    the paper counts; ``step`` adds the backward pass at twice a forward.
+    the paper counts; ``step`` adds the backward pass at twice a forward. An estimator that cannot
+    drop closed units trains at the dense cost.
     """
 
     dense: float
@@ -47,8 +48,9 @@ class FlopsMeter:
         self._per_module = flops_by_module(gated, *inputs)
         if not gated.method.estimator.forwards:  # type: ignore[attr-defined]
             raise ValueError(
-                f"{type(gated.method.estimator).__name__} evaluates the loss for all 2^V draws; "
-                "the FLOPs of a step are only defined for estimators with a fixed number of passes"
+                f"{type(gated.method.estimator).__name__} evaluates the loss as often as the "
+                "number of gates demands; the FLOPs of a step are only defined for estimators with "
+                "a fixed number of passes"
             )
 
     def __call__(self) -> ExpectedFlops:
@@ -58,8 +60,9 @@ class FlopsMeter:
             shares = {name: _expected_share(gated, name, pi) for name in self._per_module}
         dense = float(sum(self._per_module.values()))
         forward = sum(count * shares[name] for name, count in self._per_module.items())
-        training = estimator.forwards * forward
-        return ExpectedFlops(dense, forward, training, training + 2 * estimator.backwards * forward)
+        each = forward if estimator.drops else dense  # some need the loss at closed units, too
+        training = estimator.forwards * each
+        return ExpectedFlops(dense, forward, training, training + 2 * estimator.backwards * each)
 
 
 def count_flops(model: nn.Module, *inputs: Any) -> int:
