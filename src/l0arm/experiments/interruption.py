@@ -40,7 +40,7 @@ def stoppable() -> Iterator[Stop]:
 
 @contextmanager
 def ends_as_interrupts() -> Iterator[None]:
-    """SIGTERM and SIGHUP raise KeyboardInterrupt, as Ctrl-C does: what is to be closed is closed."""
+    """SIGTERM and SIGHUP raise KeyboardInterrupt, as Ctrl-C does: what is open gets closed."""
     if threading.current_thread() is not threading.main_thread():
         yield  # only the main thread may handle signals
         return
