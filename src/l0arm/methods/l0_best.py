@@ -19,12 +19,13 @@ SURE = 100.0  # phi of a decided gate: sigmoid(-7 * 100) is 0
 
 
 def l0_best(
-    lam: float, *, gate: GateLike = ScaledSigmoid(), settle: float = 0.25, warm_up: float = 0.1
+    lam: float, *, gate: GateLike = ScaledSigmoid(), settle: float = 0.25, warm_up: float = 0.75
 ) -> Method:
     """Minimise data loss + lam E[parameters left], and end with gates that are open or closed.
 
     ``lam`` is the price of one parameter in the mean loss, the same in all layers. It grows from 0
-    over the first ``warm_up`` of the learning. For the last ``settle`` of the epochs the gates are
+    over the first ``warm_up`` of the learning, slowly: a price that comes at once closes the layer
+    with the most weights per unit before its gates know what they are worth. For the last ``settle`` of the epochs the gates are
     fixed, as the threshold decides: while they are undecided, the thresholded network is not the
     one that was trained. The weights are trained on with a rate that falls to zero.
     """
