@@ -77,7 +77,8 @@ class _Walker:
                 for dim, size in enumerate(tensor.shape)
                 if size > 1 and torch.is_floating_point(tensor)
             )
-            self.born[name] = Space(tuple(tensor.shape), factors, parameter=True)
+            fixed = "" if factors else self.refused.get(name, "")
+            self.born[name] = Space(tuple(tensor.shape), factors, parameter=True, fixed=fixed)
             if name in self.refused:
                 for factor in factors:
                     self.trace.atoms.pin(factor.atoms, self.refused[name])
