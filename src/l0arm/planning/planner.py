@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -71,22 +70,20 @@ def plan(
         _how(group, _inside(entry.group, replaced))
         for entry, group in zip(asked, groups, strict=True)
     ]
-    skipped = skipped_layers(model, trace.atoms, found, asked, refused)
-    return replace(
-        _plan(model, trace, skipped, asked, told, ways, replaced), outputs=tuple(sorted(kept))
-    )
+    return _plan(model, trace, found, asked, told, ways, replaced)
 
 
 def _plan(
     model: nn.Module,
     trace: Trace,
-    skipped: tuple[Skipped, ...],
+    found: Sequence[Found],
     asked: Sequence[Found],
     groups: Sequence[Group],
     ways: Sequence[How],
     replaced: Sequence[str],
 ) -> Plan:
     tensors = named_tensors(model)
+    skipped = skipped_layers(model, trace, found, asked)
     if not groups:
         raise PlanError(_nothing(skipped))
     freed = macs_freed(trace, asked)
@@ -96,7 +93,8 @@ def _plan(
         exchanged = () if how == "masked" else _inside(entry.group, replaced)
         planned.append(PlannedGroup(group, how, weights, 0 if how == "masked" else macs, exchanged))
     total = sum(p.numel() for p in model.parameters())
-    return Plan(tuple(planned), skipped, total, sum(work.macs for work in trace.work))
+    spent = sum(work.macs for work in trace.work)
+    return Plan(tuple(planned), skipped, total, spent, trace.outputs)
 
 
 def _how(group: Group, replaces: Sequence[str]) -> How:

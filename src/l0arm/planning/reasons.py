@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from torch import nn
 
@@ -10,23 +10,20 @@ from l0arm.groups.layout import named_tensors
 from l0arm.planning.atoms import Atoms, Birth
 from l0arm.planning.capture import first_names
 from l0arm.planning.plan import Skipped
+from l0arm.planning.site import Trace
 from l0arm.planning.units import Found, module_of
 
 UNUSED = "not used when the model runs on the example"
 
 
 def skipped_layers(
-    model: nn.Module,
-    atoms: Atoms,
-    found: Sequence[Found],
-    asked: Sequence[Found],
-    refused: Mapping[str, str],
+    model: nn.Module, trace: Trace, found: Sequence[Found], asked: Sequence[Found]
 ) -> tuple[Skipped, ...]:
-    """Layers with weights none of whose own units is gated; ``refused`` has reasons by tensor."""
+    """Layers with weights none of whose own units is gated."""
     gated = {s.tensor for f in asked for s in f.group.makes}
     left_out = {s.tensor for f in found if f not in asked for s in f.group.makes}
     births: dict[str, list[Birth]] = {}
-    for birth in atoms.births:
+    for birth in trace.atoms.births:
         births.setdefault(birth.tensor, []).append(birth)
     skipped: dict[str, str] = {}
     first = set(first_names(model).values())
@@ -35,7 +32,7 @@ def skipped_layers(
         if name in first and tensor.dim() > 1 and isinstance(tensor, nn.Parameter):
             if name in gated:
                 continue
-            reason = _reason(atoms, births.get(name)) or refused.get(name, UNUSED)
+            reason = _reason(trace.atoms, births.get(name)) or trace.refused.get(name, UNUSED)
             skipped.setdefault(layer, "left out by include" if name in left_out else reason)
     return tuple(Skipped(layer, reason) for layer, reason in skipped.items())
 
