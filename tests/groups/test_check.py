@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
 from l0arm import Gated, Group, Slice, sparsify
 from l0arm.models import MLP, LeNet5, WideResNet
@@ -90,6 +91,21 @@ class Answer:
     note: str = "nothing to compare"
 
 
+class Known:
+    """Told to torch, not a dataclass."""
+
+    def __init__(self, logits: Tensor) -> None:
+        self.logits = logits
+
+
+pytree.register_pytree_node(
+    Known,
+    lambda known: ([known.logits], None),
+    lambda leaves, _: Known(*leaves),
+    flatten_with_keys_fn=lambda known: ([(pytree.GetAttrKey("logits"), known.logits)], None),
+)
+
+
 class Counting(nn.Module):
     """Divides by the number of its units: dropping one is not zeroing it."""
 
@@ -112,6 +128,7 @@ WRAPS: dict[str, Callable[[Tensor], Any]] = {
     "tensor": lambda y: y,
     "dataclass": Answer,
     "in a list": lambda y: [{"out": Answer(y)}],
+    "class told to torch": Known,
     "complex": lambda y: torch.complex(y, y),
 }
 

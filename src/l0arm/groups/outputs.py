@@ -7,6 +7,7 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
 
 def tensors_in(output: Any, name: str = "") -> Iterator[tuple[str, Tensor]]:
@@ -25,10 +26,20 @@ def tensors_in(output: Any, name: str = "") -> Iterator[tuple[str, Tensor]]:
         parts = [(str(number), value) for number, value in enumerate(output)]
     elif is_dataclass(output) and not isinstance(output, type):
         parts = [(f.name, getattr(output, f.name)) for f in fields(output)]
-    else:
-        return
+    else:  # of a class that torch was told of
+        parts = [(_keys(path), leaf) for path, leaf in _registered(output)]
     for key, value in parts:
         yield from tensors_in(value, f"{name}.{key}" if name else key)
+
+
+def _registered(output: Any) -> list[tuple[tuple[Any, ...], Any]]:
+    """The leaves inside of an object; a leaf itself has none."""
+    return [entry for entry in pytree.tree_flatten_with_path(output)[0] if entry[0]]
+
+
+def _keys(path: tuple[Any, ...]) -> str:
+    names = (vars(part) if hasattr(part, "__dict__") else {} for part in path)
+    return ".".join(str(next(iter(name.values()), "")) for name in names)
 
 
 def chosen(output: Any, names: Collection[str]) -> dict[str, Tensor]:
