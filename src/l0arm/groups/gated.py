@@ -270,7 +270,6 @@ class Gated(nn.Module):
         evaluations see the same state of the random number generators, and only the first with a
         graph writes buffers. A loss that is not finite raises, with everything as it was.
         """
-        self.engine.check_attached()
         check_synchronised(self)
         gates = self.gates
         penalty = self.penalty(gates)
