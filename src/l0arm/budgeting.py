@@ -110,9 +110,13 @@ def _parameters(gated: Gated, inputs: Sequence[Any]) -> ExpectedCost:
 
 
 def _flops(gated: Gated, inputs: Sequence[Any]) -> ExpectedCost:
-    if not inputs:
-        raise ValueError("a budget of FLOPs needs example_inputs=(x,) to count them on")
-    prices, constant = flop_prices(gated, flops_by_module(gated, *inputs))
+    kwargs = {} if gated.example is None else gated.example.kwargs
+    if not inputs and not kwargs:
+        raise ValueError(
+            "a budget of FLOPs needs example_inputs=(x,), or example_kwargs={'x': x}, to count "
+            "them on"
+        )
+    prices, constant = flop_prices(gated, flops_by_module(gated, *inputs, **kwargs))
     return ExpectedCost(gated, prices, constant)
 
 

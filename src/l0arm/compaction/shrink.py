@@ -54,7 +54,7 @@ def shrink(
     )
     smaller.phi.data = gated.phi.detach()[keep].clone()
     smaller.training, smaller.width_multiple = gated.training, gated.width_multiple
-    smaller.example = gated.example
+    smaller.example, smaller.outputs = gated.example, gated.outputs
     smaller.estimator, smaller.estimator_state = gated.estimator, gated.estimator_state
     if transfer is not None:
         transfer(small, smaller.phi)
