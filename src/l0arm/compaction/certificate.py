@@ -101,7 +101,7 @@ def certify(
     """Compare what compaction would make of ``gated`` with it, on copies; nothing is changed.
 
     Without arguments, on the example that ``sparsify`` was given. ``outputs`` names those (by key
-    or number) that count; all if left out.
+    or number) that count; those of the plan if left out.
     """
     example = (
         Example.of(example_inputs, example_kwargs, gated.outputs if outputs is None else outputs)

@@ -25,9 +25,10 @@ def l0_best(
 
     ``lam`` is the price of one parameter in the mean loss, the same in all layers. It grows from 0
     over the first ``warm_up`` of the learning, slowly: a price that comes at once closes the layer
-    with the most weights per unit before its gates know what they are worth. For the last ``settle`` of the epochs the gates are
-    fixed, as the threshold decides: while they are undecided, the thresholded network is not the
-    one that was trained. The weights are trained on with a rate that falls to zero.
+    with the most weights per unit before its gates know what they are worth. For the last
+    ``settle`` of the epochs the gates are fixed, as the threshold decides: while they are
+    undecided, the thresholded network is not the one that was trained. The weights are trained on
+    with a rate that falls to zero.
     """
     for name, share in (("settle", settle), ("warm_up", warm_up)):
         if not 0.0 < share < 1.0:
