@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from l0arm.compaction.cutting import cut, plain_copy, select_inputs
-from l0arm.compaction.dead import follow_dead
 from l0arm.groups import Gated
+from l0arm.groups.dead import follow_dead
 from l0arm.groups.draw import Draw
 from l0arm.groups.example import Example
 from l0arm.groups.expectation import expected_share

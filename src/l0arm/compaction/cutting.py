@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from l0arm.compaction.attributes import update_attributes
-from l0arm.compaction.dead import follow_dead
 from l0arm.compaction.selection import InputSelection
 from l0arm.groups import Gated
 from l0arm.groups.copying import copied
+from l0arm.groups.dead import follow_dead
 from l0arm.groups.draw import Draw
 from l0arm.groups.layout import Layout, TensorCut, named_tensors
 from l0arm.groups.slicing import theta

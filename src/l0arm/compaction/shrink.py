@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from l0arm.compaction.cutting import cut_copy
-from l0arm.compaction.dead import follow_dead
 from l0arm.compaction.optimizer import Transfer
 from l0arm.groups import Gated, Group, Slice
+from l0arm.groups.dead import follow_dead
 from l0arm.groups.draw import Draw
 from l0arm.groups.layout import TensorCut, named_tensors, units_of
 

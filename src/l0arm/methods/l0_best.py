@@ -10,6 +10,7 @@ import torch
 from l0arm.estimators import DisARM
 from l0arm.gates import Bernoulli, ScaledSigmoid
 from l0arm.groups import Gated
+from l0arm.groups.dead import follow_dead
 from l0arm.methods.l0 import GateLike
 from l0arm.methods.method import Method
 from l0arm.methods.stage import Ramp, Stage, Validate, half_cosine, never
@@ -47,7 +48,10 @@ def l0_best(
 
 
 def decide(gated: Gated, validate: Validate | None) -> None:
-    """Every gate is open or closed for sure, as the threshold says (Eq. 14)."""
+    """Every gate is open or closed for sure, as the threshold says (Eq. 14).
+
+    Units without a path to the output close, too: nothing has told their gates what they are for.
+    """
     with torch.no_grad():
-        open_now = gated.deterministic() > 0
-        gated.phi.copy_(torch.where(open_now, SURE, -SURE))
+        alive = follow_dead(gated.layout, gated.deterministic())
+        gated.phi.copy_(torch.where(alive > 0, SURE, -SURE))
