@@ -53,7 +53,7 @@ def test_equal_networks_pass_in_float64() -> None:
     assert certificate.passed
     assert (certificate.dtype, certificate.tolerance) == (torch.float64, 1e-10)
     assert 0 <= certificate.largest < 1e-14
-    assert certificate.inputs == 3
+    assert certificate.inputs == 4
     assert [(j.mode, j.mask) for j in certificate.judged] == [
         (mode, mask)
         for mask in ("z-bar", "one unit of each group closed", "half of the units closed")

@@ -7,7 +7,9 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
 
 def tensors_in(output: Any, name: str = "") -> Iterator[tuple[str, Tensor]]:
@@ -26,10 +28,20 @@ def tensors_in(output: Any, name: str = "") -> Iterator[tuple[str, Tensor]]:
         parts = [(str(number), value) for number, value in enumerate(output)]
     elif is_dataclass(output) and not isinstance(output, type):
         parts = [(f.name, getattr(output, f.name)) for f in fields(output)]
-    else:
-        return
+    else:  # of a class that torch was told of
+        parts = [(_keys(path), leaf) for path, leaf in _registered(output)]
     for key, value in parts:
         yield from tensors_in(value, f"{name}.{key}" if name else key)
+
+
+def _registered(output: Any) -> list[tuple[tuple[Any, ...], Any]]:
+    """The leaves inside of an object; a leaf itself has none."""
+    return [entry for entry in pytree.tree_flatten_with_path(output)[0] if entry[0]]
+
+
+def _keys(path: tuple[Any, ...]) -> str:
+    names = (vars(part) if hasattr(part, "__dict__") else {} for part in path)
+    return ".".join(str(next(iter(name.values()), "")) for name in names)
 
 
 def chosen(output: Any, names: Collection[str]) -> dict[str, Tensor]:
@@ -43,6 +55,21 @@ def difference(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> float:
     if list(one) != list(other):
         return math.inf
     return max((_apart(one[name], y) for name, y in other.items()), default=0.0)
+
+
+def holds_numbers(outputs: Mapping[str, Tensor]) -> bool:
+    """Whether there is a finite number that could differ by little."""
+    return any(bool(measured(y).any()) for y in outputs.values())
+
+
+def measured(y: Tensor) -> Tensor:
+    """Where an output measures: finite, and not all whole numbers, which are counts or choices."""
+    if not (y.is_floating_point() or y.is_complex()):
+        return y.new_zeros(y.shape, dtype=torch.bool)
+    finite = y.isfinite()
+    real = torch.view_as_real(y) if y.is_complex() else y
+    values = real[finite]
+    return finite if bool((values != values.round()).any()) else torch.zeros_like(finite)
 
 
 def _apart(got: Tensor, y: Tensor) -> float:
