@@ -119,7 +119,7 @@ def certify_mask(gated: Gated, z_bar: Tensor, example: Example) -> Certificate:
     """The certificate of a z-bar that need not be the one of the gates' threshold."""
     here = example.each(lambda tensor: tensor.to(gated.phi.device))
     scratch = Scratch(plain_copy(gated, share_hooks=False), here)
-    _check_finite(scratch.dense(scratch.example))
+    _check_finite(scratch.first)
     return _Comparison(scratch, gated.layout).certificate(z_bar)
 
 

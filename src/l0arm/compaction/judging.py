@@ -37,15 +37,18 @@ class Scratch:
     def __init__(self, model: nn.Module, example: Example) -> None:
         self.model = model
         without_dropout(model)
-        self.dtype, self.example = self._settle(example)
+        self.dtype, self.example, self.first = self._settle(example)
 
     @property
     def tolerance(self) -> float:
         """What rounding may do, relative to max|y|."""
         return TOLERANCE[self.dtype]
 
-    def _settle(self, example: Example) -> tuple[torch.dtype, Example]:
-        """float64 tells a mistake from rounding; what rounds on its way is judged in float32."""
+    def _settle(self, example: Example) -> tuple[torch.dtype, Example, Outputs]:
+        """float64 tells a mistake from rounding; what rounds on its way is judged in float32.
+
+        With the example in the type that the model runs in, and the outputs on it.
+        """
         own = {key: tensor.dtype for key, tensor in named_tensors(self.model).items()}
         for dtype in (torch.float64, torch.float32, None):
             self._cast(dtype, own)
@@ -59,7 +62,7 @@ class Scratch:
                 continue
             exact = dtype == torch.float64 and not watch.downcasts
             exact = exact and not any(_is_rounded(t) for t in outputs.values())
-            return torch.float64 if exact else torch.float32, candidate
+            return torch.float64 if exact else torch.float32, candidate, outputs
         raise ValueError(f"the model does not run on the example inputs: {first_line(failed)}")
 
     def _cast(self, dtype: torch.dtype | None, own: dict[str, torch.dtype]) -> None:

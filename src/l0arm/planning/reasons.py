@@ -36,9 +36,9 @@ def skipped_layers(
 
 def _reason(atoms: Atoms, births: list[Birth] | None) -> str:
     """Why the dimension that makes units is not cut: one that labels values, if there is one."""
-    if not births:
+    if not births or births[0].tensor in atoms.idle_tensors:
         return "not used when the model runs on the example"
     labelling = [birth for birth in births if atoms.labels(birth.first)]
     reasons = [atoms.reason(birth.first) for birth in labelling or births]
-    told = next((reason for reason in reasons if reason is not None), None)
+    told = next((reason for reason in reasons if reason), None)
     return told or "all its units go together or nothing reads them: there is nothing to choose"

@@ -17,12 +17,20 @@ def shake(model: nn.Module, random: torch.Generator) -> None:
             if torch.is_floating_point(tensor) and tensor.numel():
                 noise = torch.randn(tensor.shape, generator=random).to(tensor)
                 if isinstance(tensor, nn.Parameter):
-                    fan_in = max(1, tensor[0].numel()) if tensor.dim() > 1 else 16
-                    tensor.add_(noise, alpha=SHAKEN * fan_in**-0.5)
+                    _shake_parameter(tensor, noise)
                 elif name.endswith("running_mean"):
                     tensor.add_(noise, alpha=0.1)
                 elif name.endswith("running_var"):
                     tensor.mul_(1 + 0.3 * noise.tanh())
+
+
+def _shake_parameter(tensor: nn.Parameter, noise: Tensor) -> None:
+    """A little upwards, so that rectified units live."""
+    if tensor.dim() > 1:
+        fan_in = max(1, tensor[0].numel())
+        tensor.add_(noise, alpha=SHAKEN * fan_in**-0.5).add_(0.5 / fan_in)
+    else:
+        tensor.add_(noise.abs(), alpha=0.5)
 
 
 def lively(example: Example, random: torch.Generator) -> Example:

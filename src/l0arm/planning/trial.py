@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, NamedTuple
 
@@ -20,7 +21,7 @@ from l0arm.compaction.judging import Mode, Outputs, Scratch, first_line
 from l0arm.compaction.outputs import difference, holds_numbers
 from l0arm.groups import Group
 from l0arm.groups.example import Example
-from l0arm.groups.layout import Layout, resolve
+from l0arm.groups.layout import Layout, named_tensors, resolve
 from l0arm.planning.shaking import lively, shake
 
 SEED = 0x10A2
@@ -30,7 +31,7 @@ COUNTS = (
     "compaction would change the values: the forward uses an attribute that counts its units, such "
     "as out_features"
 )
-BLIND = "no output holds a finite floating point number that could show a difference"
+BLIND = "no output holds finite numbers other than whole ones, so that nothing shows a difference"
 
 
 class _Case(NamedTuple):
@@ -56,27 +57,36 @@ class Trial:
         self.random = torch.Generator().manual_seed(SEED)
         example = lively(Example(tuple(args), dict(kwargs), tuple(outputs)), self.random)
         self.scratch = self._shaken(example)
-        self.inputs = [self.scratch.example, *map(self._at, SCALES)]
-        self.blind = not any(holds_numbers(self.scratch.dense(x)) for x in self.inputs)
+        self.inputs, outputs = [self.scratch.example], [self.scratch.first]
+        for scale in SCALES:
+            x, y = self._at(scale)
+            self.inputs.append(x)
+            outputs.append(y)
+        self.blind = not any(holds_numbers(y) for y in outputs)
         self.trains = self.scratch.refusal(self.inputs[0], "train") is None
 
     def _shaken(self, example: Example) -> Scratch:
-        """Where shaken weights give no number, the model's own must do."""
-        own = {key: tensor.clone() for key, tensor in self.model.state_dict().items()}
+        """Where the model gives no number with shaken weights, its own must do."""
+        own = {key: tensor.clone() for key, tensor in named_tensors(self.model).items()}
         shake(self.model, self.random)
-        scratch = Scratch(self.model, example)
-        if not holds_numbers(scratch.dense(scratch.example)):
-            self.model.load_state_dict(own)
-        return scratch
+        try:
+            scratch = Scratch(self.model, example)
+            if holds_numbers(scratch.first):
+                return scratch
+        except ValueError:  # it checks its values, and does not run
+            pass
+        for key, tensor in named_tensors(self.model).items():
+            tensor.data = own[key]
+        return Scratch(self.model, example)
 
-    def _at(self, scale: float) -> Example:
+    def _at(self, scale: float) -> tuple[Example, Outputs]:
         """Inputs like the example of another scale; the example itself if the model refuses."""
         example = self.scratch.example
         if has_floats(self.model, example):
             likely = at_scale(self.model, example, scale, self.random)
-            if self.scratch.refusal(likely, "eval") is None:
-                return likely
-        return example
+            with suppress(Exception):  # whatever a forward raises
+                return likely, self.scratch.dense(likely)
+        return example, self.scratch.first
 
     def agrees(self, groups: Sequence[Group]) -> bool:
         """Whether the outputs under dropping and zeroing are equal, wherever it is tried."""
