@@ -67,7 +67,9 @@ def test_masks_stay_and_once_are_padded() -> None:
     ],
 )
 def test_padding_is_the_rarer_value(mask: Tensor, last: list[float]) -> None:
-    *_, padded, smaller = (e.kwargs["attention_mask"] for e in like(torch.ones(2, 4), attention_mask=mask))
+    *_, padded, smaller = (
+        e.kwargs["attention_mask"] for e in like(torch.ones(2, 4), attention_mask=mask)
+    )
     assert torch.equal(smaller, mask)
     assert padded[-1].tolist() == last
     assert torch.equal(padded[:-1], mask[:-1])

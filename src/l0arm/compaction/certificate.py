@@ -20,7 +20,6 @@ from l0arm.groups.example import Example
 from l0arm.groups.layout import Layout
 
 
-
 class CertificateError(ValueError):
     """The small network would not compute what the gated one does; nothing was changed."""
 
@@ -158,7 +157,11 @@ class _Comparison:
         for mask, z in masks:
             for mode in self.modes:
                 apart = self._apart(z, mode, everywhere=z is z_bar)
-                if mode == "train" and not self._fine(apart) and self.scratch.is_random(self.layout, z):
+                if (
+                    mode == "train"
+                    and not self._fine(apart)
+                    and self.scratch.is_random(self.layout, z)
+                ):
                     self.notes.append("train mode not compared: random even without dropout")
                     self.modes = ("eval",)
                 else:
@@ -181,9 +184,7 @@ class _Comparison:
 
     def _certificate(self, group: str) -> Certificate:
         notes = tuple(dict.fromkeys(self.notes))
-        return Certificate(
-            tuple(self.judged), self.scratch.dtype, len(self.inputs), group, notes
-        )
+        return Certificate(tuple(self.judged), self.scratch.dtype, len(self.inputs), group, notes)
 
     def _masks(self, z_bar: Tensor) -> Iterator[tuple[str, Tensor]]:
         """z-bar; then in every group one unit closed at random, and half of them."""

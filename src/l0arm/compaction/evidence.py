@@ -1,4 +1,4 @@
-"""Whether closing a group's units shows in the outputs: where nothing shows, equality says nothing."""
+"""Whether closing units shows in the outputs: where nothing shows, equality says nothing."""
 
 from __future__ import annotations
 

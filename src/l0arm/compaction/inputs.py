@@ -36,9 +36,7 @@ def inputs_like(model: nn.Module, example: Example, random: torch.Generator) -> 
         yield at_scale(model, example, SMALLER, random)
 
 
-def at_scale(
-    model: nn.Module, example: Example, scale: float, random: torch.Generator
-) -> Example:
+def at_scale(model: nn.Module, example: Example, scale: float, random: torch.Generator) -> Example:
     """Resampled, and every float scaled; masks stay."""
     masks = _masks(model, example)
 

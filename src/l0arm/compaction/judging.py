@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-from l0arm.compaction.cutting import cut, plain_copy, select_inputs
+from l0arm.compaction.cutting import cut, select_inputs
 from l0arm.compaction.dead import follow_dead
 from l0arm.compaction.dropout import NoDropout, without_dropout
 from l0arm.compaction.outputs import chosen, difference

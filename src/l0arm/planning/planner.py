@@ -50,11 +50,10 @@ def plan(
     args = example_inputs if isinstance(example_inputs, tuple | list) else (example_inputs,)
     kwargs = dict(example_kwargs or {})
     _check(model)
-    included = matching_modules(model, include)
-    refused = _excluded(model, matching_modules(model, exclude))
+    included, excluded = matching_modules(model, include), matching_modules(model, exclude)
     twin = copy.deepcopy(model)
     replaced = replace_attention(twin)
-    refused = {**refused_tensors(twin), **refused}
+    refused = {**refused_tensors(twin), **_excluded(model, excluded)}
     captured = capture(twin, args, kwargs)
     kept = _chosen(captured, outputs)
     trace = walk(twin, captured, _by_first_name(twin, refused), kept)
@@ -64,8 +63,8 @@ def plan(
     asked = [f for f in found if not include or _made_by(f.group, included)]
     trial, places = Trial(twin, args, kwargs, kept), tallies(trace)
     settled = settle(trial, [f.group for f in asked], lambda n: options(twin, places, asked[n]))
-    groups = [entry.group for entry in settled]
-    told = counted(trial, groups, lambda n: counters(twin, places, asked[n]))
+    known = [entry.group for entry in settled]
+    told = counted(trial, known, lambda n: counters(twin, places, asked[n]))
     ways = [
         (_how(way.group, _inside(entry.group, replaced)), way.reason)
         for entry, way in zip(asked, settled, strict=True)

@@ -15,10 +15,9 @@ from l0arm.groups.layout import named_tensors
 from l0arm.planning.patches import Option
 from l0arm.planning.trial import Trial
 
-
 UNSEEN = (
-    "closing its units moves no output visibly on the example, so dropping could not be tried; plan "
-    "with inputs of the size and scale of real data"
+    "closing its units moves no output visibly on the example, so dropping could not be tried; "
+    "plan with inputs of the size and scale of real data"
 )
 
 

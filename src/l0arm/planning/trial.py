@@ -57,12 +57,9 @@ class Trial:
         self.random = torch.Generator().manual_seed(SEED)
         example = lively(Example(tuple(args), dict(kwargs), tuple(outputs)), self.random)
         self.scratch = self._shaken(example)
-        self.inputs, outputs = [self.scratch.example], [self.scratch.first]
-        for scale in SCALES:
-            x, y = self._at(scale)
-            self.inputs.append(x)
-            outputs.append(y)
-        self.blind = not any(holds_numbers(y) for y in outputs)
+        tried = [(self.scratch.example, self.scratch.first), *map(self._at, SCALES)]
+        self.inputs = [x for x, _ in tried]
+        self.blind = not any(holds_numbers(y) for _, y in tried)
         self.trains = self.scratch.refusal(self.inputs[0], "train") is None
 
     def _shaken(self, example: Example) -> Scratch:
