@@ -53,7 +53,7 @@ def test_equal_networks_pass_in_float64() -> None:
     assert certificate.passed
     assert (certificate.dtype, certificate.tolerance) == (torch.float64, 1e-10)
     assert 0 <= certificate.largest < 1e-14
-    assert certificate.inputs == 3
+    assert certificate.inputs == 4
     assert [(j.mode, j.mask) for j in certificate.judged] == [
         (mode, mask)
         for mask in ("z-bar", "one unit of each group closed", "half of the units closed")
@@ -340,3 +340,61 @@ class Together(Net):
 def test_shrink_keeps_the_example() -> None:
     gated = gate(Net(), example_inputs=X)
     assert l0arm.shrink(gated).example is gated.example
+
+
+# Evidence
+
+
+class ChannelAttention(nn.Module):
+    """Two heads whatever is left: without one, the channels of the other are split in two."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.out = nn.Conv2d(3, 12, 3, padding=1), nn.Conv2d(12, 4, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.stem(x)
+        b, _, h, w = hidden.shape
+        q = hidden.reshape(b, 2, -1, h * w)
+        return self.out(((q @ q.mT).softmax(-1) @ q).reshape(b, -1, h, w))
+
+
+def test_a_saturated_example_hides_no_mistake() -> None:
+    """On a large image every channel attends to itself alone, however they are split."""
+    torch.manual_seed(0)
+    makes = (Slice("stem.weight", 0, block=6), Slice("stem.bias", 0, block=6))
+    heads = Group("heads", 2, reads=(Slice("out.weight", 1, block=6),), makes=makes)
+    certificate = certify(gate(ChannelAttention(), [heads]), torch.randn(2, 3, 16, 16))
+    assert (certificate.passed, certificate.group) == (False, "heads")
+
+
+def test_a_group_that_no_output_shows_is_named() -> None:
+    """Equal outputs say nothing of units whose readers are zero."""
+    gated = gate(Net())
+    nn.init.zeros_(gated.model.c.weight)
+    certificate = certify(gated, X)
+    assert certificate.passed
+    (note,) = certificate.notes
+    assert note.startswith("nothing shown for 'hidden', 'second': closing units there moves no")
+    assert note in str(certificate)
+    assert note in certificate.as_record()["notes"]
+
+
+def test_only_what_is_hidden_is_named() -> None:
+    gated = gate(Net())
+    nn.init.zeros_(gated.model.b.weight)
+    assert certify(gated, X).notes == (
+        "nothing shown for 'hidden': closing units there moves no output visibly on these inputs",
+    )
+
+
+class KeepsWhatItComputed(Net):
+    def forward(self, x: Tensor) -> Tensor:
+        self.last = self.a(x)
+        return self.c(torch.tanh(self.b(self.last)))
+
+
+def test_the_search_for_evidence_leaves_no_graph_behind() -> None:
+    gated = gate(KeepsWhatItComputed())
+    assert certify(gated, X).passed
+    assert certify(gated, X).passed

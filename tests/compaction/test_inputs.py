@@ -23,9 +23,11 @@ def like(*args: Any, **kwargs: Any) -> list[Example]:
 
 def test_floats_have_the_mean_and_spread_of_the_example() -> None:
     x = 5 + 3 * torch.rand(100, 100)
-    first, *others = like(x)
+    first, *others, smaller = like(x)
     assert torch.equal(first.args[0], x)
     assert len(others) == 2
+    assert float(smaller.args[0].mean()) == pytest.approx(float(x.mean()) / 64, rel=0.03)
+    assert float(smaller.args[0].std()) == pytest.approx(float(x.std()) / 64, rel=0.03)
     for other in others:
         (y,) = other.args
         assert (y.shape, y.dtype) == (x.shape, x.dtype)
@@ -36,12 +38,13 @@ def test_floats_have_the_mean_and_spread_of_the_example() -> None:
 
 
 def test_a_constant_input_comes_to_life() -> None:
-    _, other, _ = like(torch.zeros(4, 5))
+    _, other, *_ = like(torch.zeros(4, 5))
     assert float(other.args[0].std()) > 0.5
 
 
 def test_integers_come_from_the_examples_values() -> None:
     ids = torch.tensor([[3, 7, 7], [9, 3, 3]])
+    assert len(like(ids)) == 3  # no float, nothing to make smaller
     for other in like(ids)[1:]:
         assert other.args[0].dtype == torch.long
         assert set(other.args[0].flatten().tolist()) <= {3, 7, 9}
@@ -64,7 +67,10 @@ def test_masks_stay_and_once_are_padded() -> None:
     ],
 )
 def test_padding_is_the_rarer_value(mask: Tensor, last: list[float]) -> None:
-    padded = like(torch.ones(2, 4), attention_mask=mask)[-1].kwargs["attention_mask"]
+    *_, padded, smaller = (
+        e.kwargs["attention_mask"] for e in like(torch.ones(2, 4), attention_mask=mask)
+    )
+    assert torch.equal(smaller, mask)
     assert padded[-1].tolist() == last
     assert torch.equal(padded[:-1], mask[:-1])
 
@@ -72,7 +78,7 @@ def test_padding_is_the_rarer_value(mask: Tensor, last: list[float]) -> None:
 def test_a_mask_by_name_holds_two_values_at_most() -> None:
     weights = torch.tensor([[0.1, 0.5, 0.9]])
     others = like(torch.ones(1, 3), attention_mask=weights)
-    assert len(others) == 3
+    assert len(others) == 4
     assert not torch.equal(others[1].kwargs["attention_mask"], weights)
 
 
@@ -82,4 +88,4 @@ def test_masks_are_found_in_nested_arguments() -> None:
     assert torch.equal(others[1].args[0]["mask"], mask)
     assert others[1].kwargs["extra"][1] == 7
     assert not torch.equal(others[1].kwargs["extra"][0], others[0].kwargs["extra"][0])
-    assert others[-1].args[0]["mask"].tolist() == [[1, 1, 1, 0]]
+    assert others[-2].args[0]["mask"].tolist() == [[1, 1, 1, 0]]

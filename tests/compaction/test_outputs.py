@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
-from l0arm.compaction.outputs import chosen, difference, tensors_in
+from l0arm.compaction.outputs import chosen, difference, holds_numbers, tensors_in
 
 
 @dataclass
@@ -60,3 +61,39 @@ def test_the_difference_is_relative_to_the_largest_entry(
 def test_other_names_are_infinitely_far() -> None:
     assert difference({"a": Y}, {"b": Y}) == math.inf
     assert difference({"a": Y}, {"a": Y, "b": Y}) == math.inf
+
+
+@pytest.mark.parametrize(
+    ("y", "holds"),
+    [
+        (torch.tensor([0.5, torch.nan]), True),
+        (torch.tensor([0.5 + 1j]), True),
+        (torch.tensor([0.0, 1.0, -torch.inf]), False),  # decisions
+        (torch.tensor([3]), False),
+        (torch.full((2,), torch.nan), False),
+        (torch.zeros(0, 4), False),
+    ],
+)
+def test_only_numbers_that_measure_count(y: Tensor, holds: bool) -> None:
+    assert holds_numbers({"y": y}) == holds
+
+
+class Registered:
+    """Known to torch, though no dataclass."""
+
+    def __init__(self, first: Any, second: Any) -> None:
+        self.first, self.second = first, second
+
+
+def test_what_torch_was_told_of_is_looked_into() -> None:
+    pytree.register_pytree_node(
+        Registered,
+        lambda r: ([r.first, r.second], None),
+        lambda children, _: Registered(*children),
+        flatten_with_keys_fn=lambda r: (
+            [(pytree.GetAttrKey("first"), r.first), (pytree.GetAttrKey("second"), r.second)],
+            None,
+        ),
+    )
+    output = Registered(torch.ones(1), [torch.ones(2)])
+    assert [(n, len(t)) for n, t in tensors_in(output)] == [("first", 1), ("second.0", 2)]

@@ -57,7 +57,28 @@ def test_a_masked_group_says_that_it_frees_nothing(network: Network) -> None:
     assert "masked: closed units are zeroed, compaction frees nothing of them" in str(found)
 
 
-@pytest.mark.parametrize("name", ["mobilenet", "fused attention", "multi-head attention"])
+def test_a_masked_group_says_why(network: Network) -> None:
+    found = plan(*network("attention, literal"))
+    (masked,) = (e for e in found.planned if e.execution == "masked")
+    assert masked.reason.startswith("with fewer units 'attention' fails: RuntimeError: shape")
+    assert "    masked: with fewer units 'attention' fails: RuntimeError: shape" in str(found)
+    assert {e.reason for e in found.planned if e.execution != "masked"} == {""}
+
+
+def test_a_reason_is_optional_in_json(network: Network) -> None:
+    found = plan(*network("attention, literal"))
+    record = json.loads(found.to_json())
+    assert [bool(entry.pop("reason", "")) for entry in record["groups"]] == [
+        e.execution == "masked" for e in found.planned
+    ]
+    older = Plan.from_json(json.dumps(record))
+    assert older.groups == found.groups
+    assert {e.reason for e in older.planned} == {""}
+
+
+@pytest.mark.parametrize(
+    "name", ["mobilenet", "fused attention", "multi-head attention", "attention, literal"]
+)
 def test_json_and_back(name: str, network: Network) -> None:
     found = plan(*network(name))
     assert Plan.from_json(found.to_json()) == found

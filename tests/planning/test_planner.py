@@ -304,7 +304,7 @@ class Deep(nn.Module):
 
     def __init__(self, depth: int) -> None:
         super().__init__()
-        layers = [layer for _ in range(depth) for layer in (nn.Linear(6, 6), nn.ReLU())]
+        layers = [layer for _ in range(depth) for layer in (nn.Linear(6, 6), nn.Tanh())]
         self.layers = nn.Sequential(*layers, nn.Linear(6, 2))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -442,3 +442,48 @@ def test_data_is_blamed_only_where_it_decides() -> None:
     assert "depends on data" not in str(told.value)
     with pytest.raises(PlanError, match=r"a ScriptModule .*plan the nn\.Module it was made from"):
         plan(torch.jit.trace(two_layers(), torch.rand(1, 4)), torch.rand(1, 4))
+
+
+@pytest.mark.parametrize(
+    ("x", "what"),
+    [
+        (torch.zeros(0, 4), "empty"),
+        (torch.full((2, 4), torch.nan), "NaN or infinite everywhere"),
+        (torch.full((2, 4), torch.inf), "NaN or infinite everywhere"),
+    ],
+)
+def test_an_example_without_a_number_in_the_output_is_refused(x: Tensor, what: str) -> None:
+    net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    with pytest.raises(PlanError, match=f"the output .* is {what}: nothing can be tried"):
+        plan(net, x)
+
+
+class Idle(nn.Module):
+    """Layers that are called for nothing: one reads live units, two read each other alone."""
+
+    def __init__(self, mixes: bool = False) -> None:
+        super().__init__()
+        self.a, self.b, self.unused = nn.Linear(4, 8), nn.Linear(8, 2), nn.Linear(8, 5)
+        self.first, self.second = nn.Linear(4, 6), nn.Linear(6, 2)
+        self.mixes = mixes
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = torch.relu(self.a(x))
+        self.unused(hidden.softmax(-1) if self.mixes else hidden)
+        self.second(self.first(x))
+        return self.b(hidden)
+
+
+@pytest.mark.parametrize("mixes", [False, True])
+def test_a_call_for_nothing_is_cut_too(mixes: bool) -> None:
+    model, x = Idle(mixes), torch.randn(3, 4)
+    found = plan(model, x)
+    (entry,) = found.planned
+    assert (entry.group.name, entry.execution) == ("a", "as is")
+    assert {piece.tensor for piece in entry.group.reads} == {"b.weight", "unused.weight"}
+    told = {skip.layer: skip.reason for skip in found.skipped}
+    assert told["unused"] == told["first"] == "not used when the model runs on the example"
+    gated = sparsify(model, found, "l0-arm", lam=0.0, example_inputs=x)
+    gated.phi.data = torch.tensor([9.0, -9.0] * 4)
+    small = gated.compact()
+    assert (small.a.out_features, small.unused.in_features) == (4, 4)

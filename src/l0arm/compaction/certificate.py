@@ -10,13 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from l0arm.compaction.judging import SEED, Mode, Scratch, first_line
+from l0arm.compaction.cutting import plain_copy
+from l0arm.compaction.evidence import unseen
+from l0arm.compaction.inputs import has_floats, inputs_like
+from l0arm.compaction.judging import SEED, TOLERANCE, Mode, Outputs, Scratch, first_line
 from l0arm.compaction.outputs import difference
 from l0arm.groups import Gated
 from l0arm.groups.example import Example
-
-TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5}  # of max|y|
-OTHER_SEED = 0xA2
+from l0arm.groups.layout import Layout
 
 
 class CertificateError(ValueError):
@@ -37,7 +38,8 @@ class Certificate:
     """How far the small network is from the gated one, at most.
 
     Compared are z-bar itself on all inputs, and other masks (one unit of every group closed, half
-    of them) on one; in eval and in train mode, with dropout off.
+    of them) on some; in eval and in train mode, with dropout off. ``notes`` name the groups whose
+    closing no output shows: of them equal outputs say nothing.
     """
 
     judged: tuple[Judged, ...]
@@ -117,7 +119,10 @@ def certify(
 
 def certify_mask(gated: Gated, z_bar: Tensor, example: Example) -> Certificate:
     """The certificate of a z-bar that need not be the one of the gates' threshold."""
-    return _Comparison(Scratch(gated, example)).certificate(z_bar)
+    here = example.each(lambda tensor: tensor.to(gated.phi.device))
+    scratch = Scratch(plain_copy(gated, share_hooks=False), here)
+    _check_finite(scratch.first)
+    return _Comparison(scratch, gated.layout).certificate(z_bar)
 
 
 def passed(certificate: Certificate) -> Certificate:
@@ -130,72 +135,103 @@ def passed(certificate: Certificate) -> Certificate:
 class _Comparison:
     """Goes through masks and modes, and finds the group at fault."""
 
-    def __init__(self, scratch: Scratch) -> None:
-        self.scratch, self.judged, self.notes = scratch, list[Judged](), list[str]()
-        why_not = scratch.refusal(scratch.inputs[0], "train")
+    def __init__(self, scratch: Scratch, layout: Layout) -> None:
+        self.scratch, self.layout = scratch, layout
+        self.judged, self.notes = list[Judged](), list[str]()
+        self.random = torch.Generator().manual_seed(SEED)
+        self.inputs, self.some = self._inputs()
+        why_not = scratch.refusal(scratch.example, "train")
         self.modes: tuple[Mode, ...] = ("eval", "train") if why_not is None else ("eval",)
         if why_not is not None:
             self.notes.append(f"train mode not compared: {why_not}")
 
+    def _inputs(self) -> tuple[list[Example], list[Example]]:
+        """All that the model runs on; and of them one of the example's scale, one of a smaller."""
+        model, example = self.scratch.model, self.scratch.example
+        likely = list(inputs_like(model, example, self.random))
+        fine = [x for x in likely if x is likely[0] or self.scratch.refusal(x, "eval") is None]
+        some = fine[:2][-1:]
+        if has_floats(model, example) and fine[-1] is likely[-1]:
+            some = [*some, fine[-1]]
+        return fine, some
+
     def certificate(self, z_bar: Tensor) -> Certificate:
-        for mask, z in self._masks(z_bar):
+        masks = list(self._masks(z_bar))
+        for mask, z in masks:
             for mode in self.modes:
                 apart = self._apart(z, mode, everywhere=z is z_bar)
-                if mode == "train" and not self._fine(apart) and self._is_random(z):
+                if (
+                    mode == "train"
+                    and not self._fine(apart)
+                    and self.scratch.is_random(self.layout, z)
+                ):
                     self.notes.append("train mode not compared: random even without dropout")
                     self.modes = ("eval",)
                 else:
                     self.judged.append(Judged(mode, mask, apart))
                 if not self._fine(apart) and mode in self.modes:
                     return self._certificate(self._at_fault(z, mode))
+        self._note_unseen([z for _, z in masks[1:]])
         return self._certificate("")
+
+    def _note_unseen(self, masks: Sequence[Tensor]) -> None:
+        """Equal outputs say nothing of a group that they do not show."""
+        cases = ((z, x) for z in masks for x in self.some)
+        hidden = sorted(unseen(self.scratch, self.layout, cases))
+        if hidden:
+            names = ", ".join(f"'{self.layout.groups[number].name}'" for number in hidden)
+            self.notes.append(
+                f"nothing shown for {names}: closing units there moves no output visibly on these "
+                "inputs"
+            )
 
     def _certificate(self, group: str) -> Certificate:
         notes = tuple(dict.fromkeys(self.notes))
-        return Certificate(
-            tuple(self.judged), self.scratch.dtype, len(self.scratch.inputs), group, notes
-        )
+        return Certificate(tuple(self.judged), self.scratch.dtype, len(self.inputs), group, notes)
 
     def _masks(self, z_bar: Tensor) -> Iterator[tuple[str, Tensor]]:
         """z-bar; then in every group one unit closed at random, and half of them."""
         yield "z-bar", z_bar
         for name, least in (("one unit of each group closed", 1), ("half of the units closed", 0)):
             z = torch.ones_like(z_bar)
-            for number, group in enumerate(self.scratch.layout.groups):
-                order = torch.randperm(group.units, generator=self.scratch.random)
+            for number, group in enumerate(self.layout.groups):
+                order = torch.randperm(group.units, generator=self.random)
                 closed = order[: least or group.units // 2].to(z.device)
-                z[self.scratch.layout.span(number).start + closed] = 0.0
+                z[self.layout.span(number).start + closed] = 0.0
             yield name, z
 
     def _apart(self, z: Tensor, mode: Mode, *, everywhere: bool) -> float:
-        """The largest difference under z: on all inputs, or on the last but the padded ones."""
-        inputs = self.scratch.inputs if everywhere else self.scratch.inputs[:2][-1:]
+        """The largest difference under z: on all inputs, or on some."""
+        scratch = self.scratch
         try:
-            small = self.scratch.small(z)
+            small = scratch.small(self.layout, z)
             return max(
-                difference(self.scratch.run(small, x, mode), self.scratch.zeroed(z, x, mode))
-                for x in inputs
+                difference(scratch.run(small, x, mode), scratch.zeroed(self.layout, z, x, mode))
+                for x in (self.inputs if everywhere else self.some)
             )
         except Exception as error:  # sizes that do not fit raise anything
             self.notes.append(f"the small network does not run: {first_line(error)}")
             return math.inf
 
     def _fine(self, apart: float) -> bool:
-        return apart <= TOLERANCE[self.scratch.dtype]
-
-    def _is_random(self, z: Tensor) -> bool:
-        """Whether train mode gives something else with other random numbers."""
-        x = self.scratch.inputs[0]
-        runs = [self.scratch.zeroed(z, x, "train", seed) for seed in (SEED, OTHER_SEED)]
-        return not self._fine(difference(*runs))
+        return apart <= self.scratch.tolerance
 
     def _at_fault(self, z: Tensor, mode: Mode) -> str:
         """The first group that makes them differ when it alone is closed so."""
         notes = list(self.notes)
-        for number, group in enumerate(self.scratch.layout.groups):
-            alone, span = torch.ones_like(z), self.scratch.layout.span(number)
+        for number, group in enumerate(self.layout.groups):
+            alone, span = torch.ones_like(z), self.layout.span(number)
             alone[span] = z[span]
             if not self._fine(self._apart(alone, mode, everywhere=True)):
                 self.notes = notes
                 return group.name
         return ""
+
+
+def _check_finite(outputs: Outputs) -> None:
+    floats = [t for t in outputs.values() if t.is_floating_point() or t.is_complex()]
+    if not any(bool(t.isfinite().any()) for t in floats):
+        raise ValueError(
+            "the model's output on the example inputs holds no finite number to compare; check the "
+            "inputs, and the names in outputs"
+        )

@@ -13,10 +13,12 @@ from torch.utils import _pytree as pytree
 from l0arm.groups.example import Example
 
 RESAMPLED = 2
+SMALLER = 1 / 64  # what saturates hides differences
 
 
 def inputs_like(model: nn.Module, example: Example, random: torch.Generator) -> Iterator[Example]:
-    """The example itself, some with resampled values, and one with padding if it has masks.
+    """The example itself, some with resampled values, one with padding if it has masks, and one
+    of smaller floats if it has any.
 
     Floats are drawn with the example's mean and spread, integers from its values; masks stay.
     """
@@ -30,6 +32,32 @@ def inputs_like(model: nn.Module, example: Example, random: torch.Generator) -> 
         yield example.each(fresh)
     if masks:
         yield example.each(lambda t: _padded(t) if id(t) in masks else _resampled(t, random))
+    if has_floats(model, example):
+        yield at_scale(model, example, SMALLER, random)
+
+
+def at_scale(model: nn.Module, example: Example, scale: float, random: torch.Generator) -> Example:
+    """Resampled, and every float scaled; masks stay."""
+    masks = _masks(model, example)
+
+    def fresh(tensor: Tensor) -> Tensor:
+        if id(tensor) in masks:
+            return tensor
+        drawn = _resampled(tensor, random)
+        return scale * drawn if _is_float(tensor) else drawn
+
+    return example.each(fresh)
+
+
+def has_floats(model: nn.Module, example: Example) -> bool:
+    """Whether there are floats other than masks."""
+    masks = _masks(model, example)
+    leaves = pytree.tree_leaves((example.args, dict(example.kwargs)))
+    return any(isinstance(x, Tensor) and _is_float(x) and id(x) not in masks for x in leaves)
+
+
+def _is_float(tensor: Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()
 
 
 def _masks(model: nn.Module, example: Example) -> set[int]:
@@ -72,7 +100,7 @@ def _padded(mask: Tensor) -> Tensor:
 def _resampled(tensor: Tensor, random: torch.Generator) -> Tensor:
     if not tensor.numel():
         return tensor
-    if tensor.is_floating_point() or tensor.is_complex():
+    if _is_float(tensor):
         noise = torch.randn(tensor.shape, generator=random, dtype=torch.float64).to(tensor)
         spread = tensor.std() if tensor.numel() > 1 else tensor.abs().max()
         spread = torch.where(spread > 0, spread, torch.ones_like(spread))

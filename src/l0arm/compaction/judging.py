@@ -1,4 +1,4 @@
-"""A scratch copy of a gated model, in float64 where it runs so: zeroed by a draw, or cut by it."""
+"""A scratch model, in float64 where it runs so: zeroed by a draw, sliced by it, or cut for good."""
 
 from __future__ import annotations
 
@@ -12,38 +12,43 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-from l0arm.compaction.cutting import cut, plain_copy, select_inputs
+from l0arm.compaction.cutting import cut, select_inputs
 from l0arm.compaction.dropout import NoDropout, without_dropout
-from l0arm.compaction.inputs import inputs_like
-from l0arm.compaction.outputs import chosen
-from l0arm.groups import Gated
+from l0arm.compaction.outputs import chosen, difference
 from l0arm.groups.dead import follow_dead
 from l0arm.groups.draw import Draw
 from l0arm.groups.engine import Engine
 from l0arm.groups.example import Example
-from l0arm.groups.layout import named_tensors
+from l0arm.groups.layout import Layout, named_tensors
 from l0arm.groups.modes import quiet
 
 Mode = Literal["eval", "train"]
 Outputs = dict[str, Tensor]
-SEED = 0x10A2
+SEED, OTHER_SEED = 0x10A2, 0xA2
+TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5}  # of max|y|
 
 
 class Scratch:
-    """Runs the gated network as its definition says (closed units zeroed) and the small one."""
+    """Runs a network as its definition says (closed units zeroed), as training does, and small.
 
-    def __init__(self, gated: Gated, example: Example) -> None:
-        self.layout = gated.layout
-        self.model = plain_copy(gated, share_hooks=False)
-        self.random = torch.Generator().manual_seed(SEED)
-        without_dropout(self.model)
-        example = example.each(lambda tensor: tensor.to(gated.phi.device))
-        self.dtype, example = self._settle(example)
-        likely = inputs_like(self.model, example, self.random)
-        self.inputs = [x for x in likely if x is example or self.refusal(x, "eval") is None]
+    The model is a copy that nobody else uses; its type changes and its dropout is switched off.
+    """
 
-    def _settle(self, example: Example) -> tuple[torch.dtype, Example]:
-        """float64 tells a mistake from rounding; what rounds on its way is judged in float32."""
+    def __init__(self, model: nn.Module, example: Example) -> None:
+        self.model = model
+        without_dropout(model)
+        self.dtype, self.example, self.first = self._settle(example)
+
+    @property
+    def tolerance(self) -> float:
+        """What rounding may do, relative to max|y|."""
+        return TOLERANCE[self.dtype]
+
+    def _settle(self, example: Example) -> tuple[torch.dtype, Example, Outputs]:
+        """float64 tells a mistake from rounding; what rounds on its way is judged in float32.
+
+        With the example in the type that the model runs in, and the outputs on it.
+        """
         own = {key: tensor.dtype for key, tensor in named_tensors(self.model).items()}
         for dtype in (torch.float64, torch.float32, None):
             self._cast(dtype, own)
@@ -55,10 +60,9 @@ class Scratch:
             except Exception as error:  # whatever a forward raises
                 failed = error
                 continue
-            _check_finite(outputs)
             exact = dtype == torch.float64 and not watch.downcasts
             exact = exact and not any(_is_rounded(t) for t in outputs.values())
-            return torch.float64 if exact else torch.float32, candidate
+            return torch.float64 if exact else torch.float32, candidate, outputs
         raise ValueError(f"the model does not run on the example inputs: {first_line(failed)}")
 
     def _cast(self, dtype: torch.dtype | None, own: dict[str, torch.dtype]) -> None:
@@ -74,28 +78,60 @@ class Scratch:
             return first_line(error)
         return None
 
-    def zeroed(self, z: Tensor, x: Example, mode: Mode, seed: int = SEED) -> Outputs:
-        """What the gated network computes under z, nothing dropped: the definition."""
-        engine = Engine(self.model, self.layout)
+    def dense(self, x: Example) -> Outputs:
+        """What the model computes with all units."""
+        return self._run(self.model, x, "eval")
+
+    def zeroed(
+        self,
+        layout: Layout,
+        z: Tensor,
+        x: Example,
+        mode: Mode = "eval",
+        *,
+        seed: int = SEED,
+        graph: bool = False,
+    ) -> Outputs:
+        """What the network computes under z, nothing dropped: the definition."""
+        draw = Draw(layout, z, sliced=False, writes=False)
+        return self._drawn(draw, x, mode, seed=seed, graph=graph)
+
+    def sliced(self, layout: Layout, z: Tensor, x: Example, mode: Mode = "eval") -> Outputs:
+        """What training computes under z: closed units dropped for one pass."""
+        return self._drawn(Draw(layout, z, writes=False), x, mode)
+
+    def _drawn(
+        self, draw: Draw, x: Example, mode: Mode, *, seed: int = SEED, graph: bool = False
+    ) -> Outputs:
+        engine = Engine(self.model, draw.layout)
         try:
-            with engine.evaluating(Draw(self.layout, z, sliced=False, writes=False)):
-                return self._run(self.model, x, mode, seed)
+            with engine.evaluating(draw):
+                return self._run(self.model, x, mode, seed=seed, graph=graph)
         finally:
             engine.detach()
 
-    def small(self, z: Tensor) -> nn.Module:
-        """The network that compaction makes of z."""
-        draw = Draw(self.layout, follow_dead(self.layout, z), writes=False)
-        small = copy.deepcopy(self.model)
-        cut(small, self.layout, draw)
-        return select_inputs(small, self.layout, draw)
+    def is_random(self, layout: Layout, z: Tensor) -> bool:
+        """Whether train mode gives something else with other random numbers."""
+        one, other = (
+            self.zeroed(layout, z, self.example, "train", seed=seed) for seed in (SEED, OTHER_SEED)
+        )
+        return difference(one, other) > self.tolerance
 
-    def run(self, small: nn.Module, x: Example, mode: Mode) -> Outputs:
+    def small(self, layout: Layout, z: Tensor) -> nn.Module:
+        """The network that compaction makes of z."""
+        draw = Draw(layout, follow_dead(layout, z), writes=False)
+        small = copy.deepcopy(self.model)
+        cut(small, layout, draw)
+        return select_inputs(small, layout, draw)
+
+    def run(self, small: nn.Module, x: Example, mode: Mode = "eval") -> Outputs:
         """What a small network computes."""
         return self._run(small, x, mode)
 
-    def _run(self, model: nn.Module, x: Example, mode: Mode, seed: int = SEED) -> Outputs:
-        with quiet(model), _cloned_buffers(model), NoDropout():
+    def _run(
+        self, model: nn.Module, x: Example, mode: Mode, *, seed: int = SEED, graph: bool = False
+    ) -> Outputs:
+        with quiet(model), _as_before(model), NoDropout(), torch.set_grad_enabled(graph):
             torch.manual_seed(seed)
             model.train(mode == "train")
             return chosen(model(*x.args, **x.kwargs), x.outputs)
@@ -119,31 +155,24 @@ class Watch(TorchFunctionMode):
 
 
 @contextmanager
-def _cloned_buffers(model: nn.Module) -> Iterator[None]:
-    """A pass may write buffers, or put others in their place: afterwards they are as before."""
-    saved = [(module, dict(module._buffers)) for module in model.modules()]
-    clones = {id(b): b.clone() for _, kept in saved for b in kept.values() if b is not None}
-    for module, kept in saved:
+def _as_before(model: nn.Module) -> Iterator[None]:
+    """A pass may write buffers, and keep what it computed: afterwards all is as before."""
+    saved = [(module, dict(module.__dict__), dict(module._buffers)) for module in model.modules()]
+    clones = {id(b): b.clone() for _, _, kept in saved for b in kept.values() if b is not None}
+    for module, _, kept in saved:
         module._buffers.update({k: b if b is None else clones[id(b)] for k, b in kept.items()})
     try:
         yield
     finally:
-        for module, kept in saved:
+        for module, attributes, kept in saved:
+            module.__dict__.clear()
+            module.__dict__.update(attributes)
             module._buffers.clear()
             module._buffers.update(kept)
 
 
 def _caster(dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
     return lambda tensor: tensor.to(dtype) if tensor.is_floating_point() else tensor
-
-
-def _check_finite(outputs: Outputs) -> None:
-    floats = [t for t in outputs.values() if t.is_floating_point() or t.is_complex()]
-    if not any(bool(t.isfinite().any()) for t in floats):
-        raise ValueError(
-            "the model's output on the example inputs holds no finite number to compare; check the "
-            "inputs, and the names in outputs"
-        )
 
 
 def _is_rounded(tensor: Tensor) -> bool:

@@ -9,6 +9,8 @@ from typing import Any
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+KEYS = ("key", "idx", "name")  # what torch calls the place of a part
+
 
 def tensors_in(output: Any, name: str = "") -> Iterator[tuple[str, Tensor]]:
     """Every tensor in an output, by its place in nested mappings, sequences and dataclasses.
@@ -38,8 +40,8 @@ def _registered(output: Any) -> list[tuple[tuple[Any, ...], Any]]:
 
 
 def _keys(path: tuple[Any, ...]) -> str:
-    names = (vars(part) if hasattr(part, "__dict__") else {} for part in path)
-    return ".".join(str(next(iter(name.values()), "")) for name in names)
+    parts = (getattr(p, next((k for k in KEYS if hasattr(p, k)), ""), p) for p in path)
+    return ".".join(map(str, parts))
 
 
 def chosen(output: Any, names: Collection[str]) -> dict[str, Tensor]:

@@ -6,6 +6,8 @@ reason, if something in the network needs it whole.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -42,6 +44,8 @@ class Atoms:
         self._is_pinned: npt.NDArray[np.bool_] = np.ones(1, dtype=np.bool_)
         self._read: set[int] = set()
         self._made: set[int] = set()
+        self._idle_reads: set[int] = set()  # by what reaches no output
+        self.idle_tensors: set[str] = set()  # that nothing else uses
 
     def birth(self, tensor: str, dim: int, size: int) -> Array:
         """New atoms for the positions of one dimension."""
@@ -103,6 +107,21 @@ class Atoms:
             if root:
                 self._fix(root, reason)
 
+    @contextmanager
+    def idle(self) -> Iterator[None]:
+        """For what runs, but reaches no output: units are united inside, nothing is pinned.
+
+        A unit that is read only there is no unit of the network.
+        """
+        pinned, flags, reads = dict(self._pinned), self._is_pinned.copy(), set(self._read)
+        yield
+        self._idle_reads |= self._read - reads
+        self._pinned = pinned
+        self._is_pinned[: len(flags)] = flags
+        self._is_pinned[len(flags) :] = False
+        for root in [r for r in pinned if self._parent[r] != r]:  # united with another since
+            self._fix(self._root(root), pinned[root])
+
     def reason(self, atom: int) -> str | None:
         """Why an atom's class is never cut, or None."""
         root = self._root(atom)
@@ -128,6 +147,11 @@ class Atoms:
     def is_read(self, atom: int) -> bool:
         """Whether a weight reads at this position."""
         return atom in self._read
+
+    def roots_read(self) -> set[int]:
+        """The classes that a weight reads on a way to an output."""
+        reads = sorted(self._read - self._idle_reads)
+        return set(self.free(np.array(reads, dtype=np.int64)).tolist()) - {0}
 
     def is_made(self, atom: int) -> bool:
         """Whether the position makes a unit; that of a tied weight may do both."""

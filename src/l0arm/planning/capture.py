@@ -14,6 +14,7 @@ from torch import fx, nn
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.utils import _pytree as pytree
 
+from l0arm.compaction.outputs import tensors_in
 from l0arm.groups.layout import named_tensors
 from l0arm.groups.modes import quiet
 
@@ -41,6 +42,7 @@ def capture(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
                 f"the model does not run on the example inputs: {_first_line(error)}; check their "
                 "shapes, dtypes and device"
             ) from None
+        _check_numbers(output)
         try:
             with _silence():
                 exported = torch.export.export(model, tuple(args), dict(kwargs), strict=False)
@@ -55,6 +57,17 @@ def capture(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
     names = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
     tensors = {node: first[id(known[name])] for node, name in names.items() if name in known}
     return Captured(tuple(exported.graph.nodes), tensors, output_names(output))
+
+
+def _check_numbers(output: Any) -> None:
+    """On an example without numbers in the output every plan would look right."""
+    floats = [t for _, t in tensors_in(output) if t.is_floating_point() or t.is_complex()]
+    if floats and not any(bool(t.isfinite().any()) for t in floats):
+        what = "empty" if not any(t.numel() for t in floats) else "NaN or infinite everywhere"
+        raise PlanError(
+            f"the output of the model on the example inputs is {what}: nothing can be tried on it; "
+            "pass inputs like those of real data"
+        )
 
 
 @contextmanager

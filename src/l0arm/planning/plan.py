@@ -28,6 +28,7 @@ class PlannedGroup:
     weights: int  # parameters freed if all its units go; 0 if masked
     macs: int  # multiply-adds of one pass of the example, likewise
     replaces: tuple[str, ...] = ()  # modules to exchange for ones that run with fewer units
+    reason: str = ""  # why it is masked
 
     @property
     def layers(self) -> tuple[str, ...]:
@@ -90,6 +91,7 @@ class Plan:
                 "replaces": list(e.replaces),
                 "weights": e.weights,
                 "macs": e.macs,
+                **({"reason": e.reason} if e.reason else {}),
             }
             for e in self.planned
         ]
@@ -116,7 +118,7 @@ class Plan:
 
     def __str__(self) -> str:
         rows = [
-            Row(e.group.name, e.group.units, e.weights, e.macs, e.execution, e.layers)
+            Row(e.group.name, e.group.units, e.weights, e.macs, e.execution, e.layers, e.reason)
             for e in self.planned
         ]
         return table(rows, [(s.layer, s.reason) for s in self.skipped], self.weights, self.macs)
@@ -156,7 +158,7 @@ def _planned(entry: Any, where: str) -> PlannedGroup:
     if not isinstance(entry, dict):
         raise RecordError(f"{where} must be an object, got {entry!r}")
     optional = {"execution": (str, "as is"), "replaces": (list, []), "weights": (int, 0)}
-    optional |= {"macs": (int, 0)}
+    optional |= {"macs": (int, 0), "reason": (str, "")}
     own = {key: entry[key] for key in optional if key in entry}
     rest = {key: value for key, value in entry.items() if key not in optional}
     own = checked(own, where, {}, optional)
@@ -164,6 +166,5 @@ def _planned(entry: Any, where: str) -> PlannedGroup:
         told = ", ".join(get_args(How))
         raise RecordError(f"{where}: execution must be one of {told}; got {own['execution']!r}")
     group = group_of(rest, where)
-    return PlannedGroup(
-        group, own["execution"], own["weights"], own["macs"], tuple(own["replaces"])
-    )
+    own["replaces"] = tuple(own["replaces"])
+    return PlannedGroup(group, **own)

@@ -64,11 +64,12 @@ def plan(
     found = find_groups(trace.atoms, shapes)
     asked = [f for f in found if not include or _made_by(f.group, included)]
     trial, places = Trial(twin, args, kwargs, kept), tallies(trace)
-    groups = settle(trial, [f.group for f in asked], lambda n: options(twin, places, asked[n]))
-    told = counted(trial, groups, lambda n: counters(twin, places, asked[n]))
+    settled = settle(trial, [f.group for f in asked], lambda n: options(twin, places, asked[n]))
+    known = [entry.group for entry in settled]
+    told = counted(trial, known, lambda n: counters(twin, places, asked[n]))
     ways = [
-        _how(group, _inside(entry.group, replaced))
-        for entry, group in zip(asked, groups, strict=True)
+        (_how(way.group, _inside(entry.group, replaced)), way.reason)
+        for entry, way in zip(asked, settled, strict=True)
     ]
     return _plan(model, trace, found, asked, told, ways, replaced)
 
@@ -79,7 +80,7 @@ def _plan(
     found: Sequence[Found],
     asked: Sequence[Found],
     groups: Sequence[Group],
-    ways: Sequence[How],
+    ways: Sequence[tuple[How, str]],
     replaced: Sequence[str],
 ) -> Plan:
     tensors = named_tensors(model)
@@ -88,10 +89,13 @@ def _plan(
         raise PlanError(_nothing(skipped))
     freed = macs_freed(trace, asked)
     planned = []
-    for entry, group, how, macs in zip(asked, groups, ways, freed, strict=True):
-        weights = 0 if how == "masked" else weights_freed(tensors, entry.group)
-        exchanged = () if how == "masked" else _inside(entry.group, replaced)
-        planned.append(PlannedGroup(group, how, weights, 0 if how == "masked" else macs, exchanged))
+    for entry, group, (how, reason), macs in zip(asked, groups, ways, freed, strict=True):
+        if how == "masked":
+            planned.append(PlannedGroup(group, how, 0, 0, reason=reason))
+        else:
+            weights = weights_freed(tensors, entry.group)
+            exchanged = _inside(entry.group, replaced)
+            planned.append(PlannedGroup(group, how, weights, macs, exchanged))
     total = sum(p.numel() for p in model.parameters())
     spent = sum(work.macs for work in trace.work)
     return Plan(tuple(planned), skipped, total, spent, trace.outputs)

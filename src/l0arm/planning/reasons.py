@@ -42,9 +42,9 @@ def _reason(atoms: Atoms, births: list[Birth] | None) -> str | None:
 
     None if no value of the graph has units of it.
     """
-    if not births:
+    if not births or births[0].tensor in atoms.idle_tensors:
         return None
     labelling = [birth for birth in births if atoms.labels(birth.first)]
     reasons = [atoms.reason(birth.first) for birth in labelling or births]
-    told = next((reason for reason in reasons if reason is not None), None)
+    told = next((reason for reason in reasons if reason), None)
     return told or "all its units go together or nothing reads them: there is nothing to choose"

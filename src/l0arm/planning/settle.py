@@ -1,40 +1,77 @@
 """How each group is executed: as is, with patched attributes, in a replaced module, or masked.
 
-A way is accepted only if the values say so: the absence of an exception proves nothing.
+A way is accepted only if the values say so: the absence of an exception proves nothing, nor do
+values that are equal because closing the units does not move them.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from l0arm.groups import Group
 from l0arm.groups.layout import named_tensors
 from l0arm.planning.patches import Option
 from l0arm.planning.trial import Trial
 
+UNSEEN = (
+    "closing its units moves no output visibly on the example, so dropping could not be tried; "
+    "plan with inputs of the size and scale of real data"
+)
+
+
+@dataclass(frozen=True)
+class Settled:
+    """A group as it is executed, and if it is masked, why."""
+
+    group: Group
+    reason: str = ""
+
 
 def settle(
     trial: Trial, groups: Sequence[Group], options: Callable[[int], Sequence[Option]]
-) -> list[Group]:
+) -> list[Settled]:
     """The groups with the patches that make dropping right; those without a way are masked.
 
     ``options`` gives the sets of patches to try for the group at a place in the list.
     """
-    first = [replace(g, patches=options(place)[0]) for place, g in enumerate(groups)]
-    if trial.agrees(first):
+    if not groups:
+        return []
+    hidden = {} if trial.blind else {g.name: masked(trial, g, UNSEEN) for g in trial.unseen(groups)}
+    first = [
+        hidden.get(g.name, Settled(replace(g, patches=options(place)[0])))
+        for place, g in enumerate(groups)
+    ]
+    if trial.agrees(_groups(first)):
         return first
-    ways = _ways(trial, groups, options)
+    ways = _ways(trial, groups, options, hidden)
     chosen = [ways[group.name] for group in groups]
-    if trial.agrees(chosen):
+    if trial.agrees(_groups(chosen)):
         return chosen
-    settled: list[Group] = []
+    settled: list[Settled] = []
     for place, group in enumerate(groups):  # one by one, each beside those accepted before it
-        ways_here = [chosen[place], *(replace(group, patches=p) for p in options(place))]
-        fitting = (way for way in ways_here if trial.agrees([*settled, way]))
-        settled.append(next(fitting, masked(trial, group)))
+        others = [] if chosen[place].reason else options(place)
+        tries = [chosen[place], *(Settled(replace(group, patches=p)) for p in others)]
+        settled.append(_first_fitting(trial, group, tries, _groups(settled)))
     return settled
+
+
+def _groups(settled: Sequence[Settled]) -> list[Group]:
+    return [entry.group for entry in settled]
+
+
+def _first_fitting(
+    trial: Trial, group: Group, tries: Sequence[Settled], beside: Sequence[Group] = ()
+) -> Settled:
+    """The first way without a fault; else masked, for the fault of the first."""
+    faults = []
+    for way in tries:
+        fault = trial.fault([*beside, way.group])
+        if fault is None:
+            return way
+        faults.append(fault)
+    return masked(trial, group, faults[0])
 
 
 def counted(
@@ -57,21 +94,25 @@ def _told(group: Group, counters: Option) -> Group:
 
 
 def _ways(
-    trial: Trial, groups: Sequence[Group], options: Callable[[int], Sequence[Option]]
-) -> dict[str, Group]:
+    trial: Trial,
+    groups: Sequence[Group],
+    options: Callable[[int], Sequence[Option]],
+    hidden: Mapping[str, Settled],
+) -> dict[str, Settled]:
     """The first way that works for each group alone; layers of one kind are taken to be alike."""
     worked: dict[str, int] = {}
-    ways: dict[str, Group] = {}
+    ways = dict(hidden)
     for place, group in enumerate(groups):
-        tries = [replace(group, patches=patches) for patches in options(place)]
+        if group.name in hidden:
+            continue
+        tries = [Settled(replace(group, patches=patches)) for patches in options(place)]
         kind = _kind(group)
         if kind in worked and worked[kind] < len(tries):
             ways[group.name] = tries[worked[kind]]
             continue
-        number = next((n for n, way in enumerate(tries) if trial.agrees([way])), None)
-        ways[group.name] = masked(trial, group) if number is None else tries[number]
-        if number is not None:
-            worked[kind] = number
+        ways[group.name] = _first_fitting(trial, group, tries)
+        if not ways[group.name].reason:
+            worked[kind] = tries.index(ways[group.name])
     return ways
 
 
@@ -81,11 +122,12 @@ def _kind(group: Group) -> str:
     return re.sub(r"\d+", "#", " ".join([group.name, *parts]))
 
 
-def masked(trial: Trial, group: Group) -> Group:
+def masked(trial: Trial, group: Group, reason: str) -> Settled:
     """The group with nothing to drop: closed units are zeroed where they are read."""
     tensors = named_tensors(trial.model)
     weights = tuple(s for s in group.makes if tensors[s.tensor].dim() > 1)
-    return replace(group, makes=(), patches=(), counts=weights or group.reads)
+    plain = replace(group, makes=(), patches=(), counts=weights or group.reads)
+    return Settled(plain, reason)
 
 
 def is_masked(group: Group) -> bool:

@@ -21,6 +21,7 @@ class Row:
     macs: int
     execution: str
     layers: tuple[str, ...]
+    reason: str = ""  # why it is masked
 
 
 def table(rows: Sequence[Row], skipped: Sequence[tuple[str, str]], weights: int, macs: int) -> str:
@@ -47,7 +48,9 @@ def _group(row: Row) -> list[str]:
     head = f"{row.name:<{NAME}} {figures}"
     lines = [head] if len(head) <= WIDTH else [row.name[:WIDTH], f"{'':<{NAME}} {figures}"]
     others = [layer for layer in row.layers if layer != row.name]
-    return lines + _listed(others, "    ")
+    why = f"masked: {row.reason}" if row.reason else ""
+    told = wrap(why, WIDTH, initial_indent="    ", subsequent_indent="    ")
+    return lines + _listed(others, "    ") + told
 
 
 def _listed(names: Sequence[str], indent: str = "") -> list[str]:

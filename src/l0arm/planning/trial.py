@@ -1,22 +1,46 @@
-"""Does dropping equal zeroing? Asked of a copy of the model, in float64 where it can be."""
+"""Does dropping equal zeroing? Asked of a copy of the model, in float64 where it can be.
+
+Tried is all that happens to a unit later: sliced execution in eval and train mode, and the small
+network that compaction makes, on inputs of several scales, since what saturates hides differences.
+"""
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
+from l0arm.compaction.evidence import unseen
+from l0arm.compaction.inputs import at_scale, has_floats
+from l0arm.compaction.judging import Mode, Outputs, Scratch, first_line
+from l0arm.compaction.outputs import difference, holds_numbers
 from l0arm.groups import Group
-from l0arm.groups.draw import Draw
-from l0arm.groups.engine import Engine
-from l0arm.groups.layout import Layout, resolve
-from l0arm.groups.modes import quiet
-from l0arm.planning.capture import output_names
+from l0arm.groups.example import Example
+from l0arm.groups.layout import Layout, named_tensors, resolve
+from l0arm.planning.shaking import lively, shake
 
 SEED = 0x10A2
+SCALES = (1 / 16, 1 / 256)  # beside that of the example
+MIXES = "dropping its units gives other values than zeroing them: the forward mixes or counts them"
+COUNTS = (
+    "compaction would change the values: the forward uses an attribute that counts its units, such "
+    "as out_features"
+)
+BLIND = "no output holds finite numbers other than whole ones, so that nothing shows a difference"
+
+
+class _Case(NamedTuple):
+    """One comparison: gates, input, mode, and whether the small network is asked too."""
+
+    z: Tensor
+    x: Example
+    mode: Mode
+    small: bool
 
 
 class Trial:
@@ -29,146 +53,116 @@ class Trial:
         kwargs: Mapping[str, Any],
         outputs: Collection[str],
     ) -> None:
-        self.model, self.outputs = scratch, outputs
+        self.model = scratch
         self.random = torch.Generator().manual_seed(SEED)
-        shake(scratch, self.random)
-        lively = pytree.tree_map(self._lively, (tuple(args), dict(kwargs)))
-        self.args, self.kwargs = lively
-        self._use_float64()
-        self.trains = self._runs_in_training()
+        example = lively(Example(tuple(args), dict(kwargs), tuple(outputs)), self.random)
+        self.scratch = self._shaken(example)
+        tried = [(self.scratch.example, self.scratch.first), *map(self._at, SCALES)]
+        self.inputs = [x for x, _ in tried]
+        self.blind = not any(holds_numbers(y) for _, y in tried)
+        self.trains = self.scratch.refusal(self.inputs[0], "train") is None
 
-    def _lively(self, value: Any) -> Any:
-        """An input of zeros or ones would hide differences."""
-        if (
-            not _is_floating(value)
-            or value.numel() < 2
-            or bool((value != value.flatten()[0]).any())
-        ):
-            return value
-        return value + torch.randn(value.shape, generator=self.random).to(value)
-
-    def _use_float64(self) -> None:
-        """float64 tells a mistake from rounding; a model that cannot run in it keeps its type."""
-        types = {key: tensor.dtype for key, tensor in self.model.state_dict().items()}
-        args, kwargs = pytree.tree_map(_double, (self.args, self.kwargs))
+    def _shaken(self, example: Example) -> Scratch:
+        """Where the model gives no number with shaken weights, its own must do."""
+        own = {key: tensor.clone() for key, tensor in named_tensors(self.model).items()}
+        shake(self.model, self.random)
         try:
-            self.model.double()
-            with quiet(self.model):
-                self.model(*args, **kwargs)
-        except Exception:  # whatever its forward raises, its own type will do
-            for key, tensor in self.model.state_dict(keep_vars=True).items():
-                tensor.data = tensor.data.to(types[key])
-        else:
-            self.args, self.kwargs = args, kwargs
+            scratch = Scratch(self.model, example)
+            if holds_numbers(scratch.first):
+                return scratch
+        except ValueError:  # it checks its values, and does not run
+            pass
+        for key, tensor in named_tensors(self.model).items():
+            tensor.data = own[key]
+        return Scratch(self.model, example)
 
-    def _runs_in_training(self) -> bool:
-        try:
-            with quiet(self.model):
-                self.model.train()
-                self.model(*self.args, **self.kwargs)
-        except Exception:  # such as BatchNorm on a single value: then it cannot be asked
-            return False
-        return True
+    def _at(self, scale: float) -> tuple[Example, Outputs]:
+        """Inputs like the example of another scale; the example itself if the model refuses."""
+        example = self.scratch.example
+        if has_floats(self.model, example):
+            likely = at_scale(self.model, example, scale, self.random)
+            with suppress(Exception):  # whatever a forward raises
+                return likely, self.scratch.dense(likely)
+        return example, self.scratch.first
 
     def agrees(self, groups: Sequence[Group]) -> bool:
-        """Whether the outputs under dropping and zeroing are equal, on every mask."""
-        if not groups:
-            return True
-        layout = resolve(self.model, groups)
-        engine = Engine(self.model, layout)
-        try:
-            with quiet(self.model):
-                equal = all(self._equal(engine, layout, z) for z in self._masks(layout))
-                return equal and self._trained(engine, layout)
-        finally:
-            engine.detach()
+        """Whether the outputs under dropping and zeroing are equal, wherever it is tried."""
+        return self.fault(groups) is None
 
-    def _trained(self, engine: Engine, layout: Layout) -> bool:
-        """A branch that only training takes may need the units too: then it raises."""
-        if not self.trains:
-            return True
-        self.model.train()
-        try:
-            z = next(self._masks(layout))
-            self._run(engine, Draw(layout, z, sliced=True, writes=False))
-        except Exception:  # sizes that do not fit raise anything
-            return False
-        finally:
-            self.model.eval()
-        return True
+    def fault(self, groups: Sequence[Group]) -> str | None:
+        """What goes wrong when units of these groups are dropped; None if nothing does."""
+        if not any(group.drops for group in groups):
+            return None
+        if self.blind:
+            return BLIND
+        layout = resolve(self.model, groups)
+        faults = (self._fault(layout, case) for case in self._cases(layout))
+        return next((fault for fault in faults if fault is not None), None)
+
+    def unseen(self, groups: Sequence[Group]) -> list[Group]:
+        """Those whose closing moves no output visibly: nothing can be tried with them."""
+        layout = resolve(self.model, groups)
+        cases = ((case.z, case.x) for case in self._cases(layout) if case.mode == "eval")
+        hidden = unseen(self.scratch, layout, cases)
+        return [group for number, group in enumerate(groups) if number in hidden]
+
+    def _cases(self, layout: Layout) -> Iterator[_Case]:
+        """Every mask at another scale; in train mode at that of the example."""
+        masks = list(self._masks(layout))
+        for place, (z, x) in enumerate(zip(masks, self.inputs, strict=True)):
+            yield _Case(z, x, "eval", small=place == 1 or not self.trains)
+        if self.trains:
+            yield _Case(masks[1], self.inputs[0], "train", small=True)
 
     def _masks(self, layout: Layout) -> Iterator[Tensor]:
         """In every group: one unit closed, half of them, all but one."""
         for kind in ("one", "half", "rest"):
             z = torch.ones(layout.gates, device=next(self.model.parameters()).device)
             for number, group in enumerate(layout.groups):
-                z[layout.span(number)] = _mask(kind, group.units, self.random).to(z)
+                z[layout.span(number)] = _mask(kind, group).to(z)
             yield z
 
-    def _equal(self, engine: Engine, layout: Layout, z: Tensor) -> bool:
+    def _fault(self, layout: Layout, case: _Case) -> str | None:
+        z, x, mode, _ = case
+        zeroed = self.scratch.zeroed(layout, z, x, mode)
+        told = "in train mode " if mode == "train" else ""
+        running = self.model
         try:
-            dropped = self._run(engine, Draw(layout, z, sliced=True, writes=False))
-        except Exception:  # sizes that do not fit raise anything
-            return False
-        zeroed = self._run(engine, Draw(layout, z, sliced=False, writes=False))
-        if not any(_is_floating(value) for value in zeroed):
-            return False  # nothing that could tell a difference
-        return all(_close(d, m) for d, m in zip(dropped, zeroed, strict=True))
+            if not self._same(self.scratch.sliced(layout, z, x, mode), zeroed):
+                return self._unless_random(layout, case, told + MIXES)
+            if case.small:
+                running = self.scratch.small(layout, z)
+                if not self._same(self.scratch.run(running, x, mode), zeroed):
+                    return self._unless_random(layout, case, told + COUNTS)
+        except Exception as error:  # sizes that do not fit raise anything
+            return f"{told}with fewer units {_place(error, running)}fails: {first_line(error)}"
+        return None
 
-    def _run(self, engine: Engine, draw: Draw) -> list[Tensor]:
-        with engine.evaluating(draw):
-            output = self.model(*self.args, **self.kwargs)
-        leaves = zip(output_names(output), pytree.tree_leaves(output), strict=True)
-        return [
-            leaf
-            for name, leaf in leaves
-            if isinstance(leaf, Tensor) and (not self.outputs or name in self.outputs)
-        ]
+    def _unless_random(self, layout: Layout, case: _Case, fault: str) -> str | None:
+        """Noise that only training adds is no fault, even if it cannot be compared."""
+        random = case.mode == "train" and self.scratch.is_random(layout, case.z)
+        return None if random else fault
+
+    def _same(self, one: Outputs, other: Outputs) -> bool:
+        return difference(one, other) <= self.scratch.tolerance
 
 
-def _mask(kind: str, units: int, random: torch.Generator) -> Tensor:
-    z = torch.ones(units)
-    if kind == "one":
-        z[torch.randint(units, (1,), generator=random)] = 0
-    elif kind == "half":
-        z[torch.randperm(units, generator=random)[: units // 2]] = 0
-    else:
-        z[:] = 0
-        z[torch.randint(units, (1,), generator=random)] = 1
+def _mask(kind: str, group: Group) -> Tensor:
+    """The same for a group whatever others there are."""
+    random = torch.Generator().manual_seed(SEED + zlib.crc32(f"{kind} {group.name}".encode()))
+    order = torch.randperm(group.units, generator=random)
+    closed = {"one": 1, "half": group.units // 2, "rest": group.units - 1}[kind]
+    z = torch.ones(group.units)
+    z[order[:closed]] = 0
     return z
 
 
-def _close(one: Tensor, other: Tensor) -> bool:
-    if one.shape != other.shape:
-        return False
-    if not torch.is_floating_point(other):
-        return bool((one == other).all())
-    finite = other.isfinite()
-    if not bool((one.isfinite() == finite).all()):
-        return False
-    size = other[finite].abs().max() if bool(finite.any()) else other.new_ones(())
-    allowed = 1e-9 if other.dtype == torch.float64 else 1e3 * torch.finfo(other.dtype).eps
-    return bool(((one - other)[finite].abs() <= allowed * size).all())
-
-
-def shake(model: nn.Module, random: torch.Generator) -> None:
-    """Move every parameter and running statistic away from the zeros and ones it may start at."""
-    with torch.no_grad():
-        for name, tensor in (*model.named_parameters(), *model.named_buffers()):
-            if torch.is_floating_point(tensor) and tensor.numel():
-                noise = torch.randn(tensor.shape, generator=random).to(tensor)
-                if isinstance(tensor, nn.Parameter):
-                    fan_in = max(1, tensor[0].numel()) if tensor.dim() > 1 else 16
-                    tensor.add_(noise, alpha=0.5 * fan_in**-0.5)
-                elif name.endswith("running_mean"):
-                    tensor.add_(noise, alpha=0.1)
-                elif name.endswith("running_var"):
-                    tensor.mul_(1 + 0.3 * noise.tanh())
-
-
-def _is_floating(value: Any) -> bool:
-    return isinstance(value, Tensor) and torch.is_floating_point(value)
-
-
-def _double(value: Any) -> Any:
-    return value.double() if _is_floating(value) else value
+def _place(error: Exception, model: nn.Module) -> str:
+    """The innermost module of the model that an error passed through."""
+    names = {id(module): name for name, module in model.named_modules()}
+    found = ""
+    frame: TracebackType | None = error.__traceback__
+    while frame is not None:
+        found = names.get(id(frame.tb_frame.f_locals.get("self")), found)
+        frame = frame.tb_next
+    return f"'{found}' " if found else "the forward "

@@ -26,10 +26,10 @@ class Found:
 def find_groups(atoms: Atoms, dims: Mapping[str, Sequence[int]]) -> list[Found]:
     """All groups of two or more units that something reads and something makes."""
     alike: dict[tuple[tuple[Place, int], ...], list[tuple[int, Unit]]] = defaultdict(list)
+    read = atoms.roots_read()
     for root, unit in _units(atoms).items():
-        read = any(place[2] for place in unit)
         made = any(place[3] for place in unit)
-        if read and made:
+        if root in read and made:
             signature = tuple(sorted((place, len(where)) for place, where in unit.items()))
             alike[signature].append((root, unit))
     found, names = [], set[str]()

@@ -34,6 +34,9 @@ def walk(
             walker.finish(node, captured.outputs, outputs)
         elif node in alive:
             walker.visit(node)
+    for node in captured.nodes:
+        if node.op == "call_function" and node not in alive:
+            walker.follow(node)
     return walker.trace
 
 
@@ -56,6 +59,17 @@ class _Walker:
             self.values[node.name] = self._parameter(self.captured.tensors[node.name])
         else:
             self.values[node.name] = _plain(node)
+
+    def follow(self, node: fx.Node) -> None:
+        """What nothing uses still runs: its readers are cut too, but its values may be anything."""
+        atoms = self.trace.atoms
+        known = len(atoms.births)
+        for used in node.all_input_nodes:
+            if used.name not in self.values:
+                self.visit(used)
+        atoms.idle_tensors |= {birth.tensor for birth in atoms.births[known:]}
+        with atoms.idle():
+            self.visit(node)
 
     def finish(self, node: fx.Node, names: tuple[str, ...], outputs: Collection[str]) -> None:
         """Selected outputs keep their shape."""
