@@ -53,6 +53,7 @@ def ended(processes: list[subprocess.Popen[str]]) -> list[tuple[int, str]]:
     return [(p.returncode, err) for p in processes for _, err in [p.communicate(timeout=120)]]
 
 
+@pytest.mark.slow
 def test_torchrun_on_a_dense_network_gives_what_one_process_gives(
     tmp_path: Path, digits: Dataset
 ) -> None:

@@ -13,20 +13,19 @@ from l0arm.groups.layout import Layout, resolve
 
 def enumerated(layout: Layout, name: str, shape: torch.Size, pi: Tensor) -> Tensor:
     """sum over all 2^V draws of P(z) times the share of entries all of whose gates are open."""
-    spec, total = layout.tensors[name], pi.new_zeros(())
-    for bits in product((0.0, 1.0), repeat=layout.gates):
-        z = pi.new_tensor([*bits, 1.0])
-        mask = torch.ones(shape, dtype=pi.dtype)
-        for dim, axis in spec.axes.items():
-            along = [1] * len(shape)
-            along[dim] = -1
-            for reach in (r for r in axis.reaches if layout.groups[r.group].drops):
-                mask = mask * z[reach.gate_of].view(along)
-        for group in spec.elementwise:
-            mask = mask * z[:-1][layout.span(group)].view(shape)
-        chance = torch.where(z[:-1] == 1, pi, 1 - pi).prod()
-        total = total + chance * mask.mean()
-    return total
+    spec = layout.tensors[name]
+    bits = torch.tensor(list(product((0.0, 1.0), repeat=layout.gates)), dtype=pi.dtype)
+    z = torch.cat([bits, bits.new_ones(len(bits), 1)], 1)  # a row for each draw
+    mask = bits.new_ones(len(bits), *shape)
+    for dim, axis in spec.axes.items():
+        along = [len(bits)] + [1] * len(shape)
+        along[1 + dim] = -1
+        for reach in (r for r in axis.reaches if layout.groups[r.group].drops):
+            mask = mask * z[:, reach.gate_of].view(along)
+    for group in spec.elementwise:
+        mask = mask * bits[:, layout.span(group)].view(-1, *shape)
+    chance = torch.where(bits == 1, pi, 1 - pi).prod(1)
+    return (chance * mask.flatten(1).mean(1)).sum()
 
 
 def network(*groups: Group) -> Layout:
