@@ -12,7 +12,7 @@ PYTEST := $(BIN)/python -m pytest -q -n $(JOBS)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-all check format bench clean
+.PHONY: help setup demo test test-all check format bench docs clean
 
 help:
 	@echo "make demo      train, prune and compact a small network on the digits in the package"
@@ -21,6 +21,7 @@ help:
 	@echo "make check     ruff (lint, format) and mypy"
 	@echo "make format    let ruff rewrite the code"
 	@echo "make bench     run the benchmarks"
+	@echo "make docs      build the documentation into site/; a broken link fails it"
 	@echo "make setup     only create .venv (every target above does it when needed)"
 	@echo "make clean     remove .venv, caches and builds"
 	@echo ""
@@ -73,7 +74,17 @@ bench: $(STAMP)
 	@echo "Running the benchmarks"
 	@$(BIN)/l0arm bench
 
+# mkdocs is not a development tool of every day: it is installed when the site is first asked for.
+DOCS_STAMP := $(VENV)/.stamp-docs
+$(DOCS_STAMP): $(STAMP)
+	@$(PIP) -e ".[docs]"
+	@touch $@
+
+docs: $(DOCS_STAMP)
+	@echo "Building the documentation into site/"
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
 clean:
 	@echo "Removing $(VENV), caches and builds"
-	@rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	@rm -rf $(VENV) build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,8 +1,12 @@
 """A budget holds the expected cost, which is the mean over draws, exactly."""
 
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.metrics.ticking import CLOCK, Network
 from torch import Tensor, nn
 
 import l0arm
@@ -206,8 +210,14 @@ def test_a_fitted_threshold_fits(share: str) -> None:
         ("-5%", "must lie above 0"),
         (1e12, "must lie above 0 and at most"),
         ("small", "neither like '40%' nor a number"),
-        ({"energy": 1.0}, "budget must limit one of params, flops"),
+        ({"energy": 1.0}, "budget must limit one of params, flops, latency"),
         ({"flops": "40%"}, "needs example_inputs"),
+        ({"flops": "8 ms"}, "'8 ms' is neither like '40%' nor a number"),
+        ({"latency": "40%"}, r"needs example_inputs=\(x,\): the batch whose latency counts"),
+        ({"latency": 0.8}, "0.8 is neither a share like '50%' nor an amount like '0.8 ms'"),
+        ({"latency": 8}, "8 is neither a share like '50%'"),
+        ({"latency": "8"}, "'8' is neither a share like '50%'"),
+        ({"latency": "x ms"}, "'x ms' is neither a share"),
         ("3%", r"as few units open as each group allows, 13\.51 % remain"),  # 10 of 74
     ],
 )
@@ -220,6 +230,55 @@ def test_an_amount_is_a_share_of_the_dense_cost() -> None:
     budget = small({"params": 40.0}).budget  # of 74
     assert isinstance(budget, Budget)
     assert budget.target == pytest.approx(40 / 74)
+
+
+@pytest.fixture
+def ticking(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Gated]:
+    """Dense it takes 8.625 ms: 1.875 always, 2.0 first, 4.0 first * second, 0.75 second."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr("l0arm.latency_pricing.wall_clock", lambda device: CLOCK)
+    model = Network()
+    x = torch.zeros(2, 4)
+    return lambda budget: l0arm.sparsify(model, model.groups(), budget=budget, example_inputs=x)
+
+
+@pytest.mark.parametrize("amount", ["50%", "4.3125 ms", " 4.3125ms "])
+def test_latency_is_a_share_or_milliseconds(ticking: Callable[..., Gated], amount: str) -> None:
+    budget = ticking({"latency": amount}).budget
+    assert isinstance(budget, Budget)
+    assert budget.target == pytest.approx(0.5)
+    assert budget.extra_repr() == "milliseconds <= 50.0 %"
+
+
+@pytest.mark.parametrize(
+    ("amount", "message"),
+    [
+        ("9 ms", r"'9 ms' is 104.3 % of the dense network's milliseconds \(8.625\); it must"),
+        ("0 ms", "'0 ms' is 0 % of the dense"),
+        # one unit each: 1.875 + 2/40 + 4/800 + 0.75/20 of 8.625
+        ("20%", r"20 % of the milliseconds cannot be reached: .* allows, 22.81 % remain"),
+    ],
+)
+def test_a_latency_that_cannot_be_is_refused(
+    ticking: Callable[..., Gated], amount: str, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        ticking({"latency": amount})
+
+
+class Named(Network):
+    """Takes its input by name."""
+
+    def forward(self, *, x: Tensor) -> Tensor:
+        return super().forward(x)
+
+
+def test_inputs_may_come_by_name(ticking: Callable[..., Gated]) -> None:
+    kwargs = {"x": torch.zeros(2, 4)}
+    model = Named()
+    gated = l0arm.sparsify(model, model.groups(), budget={"latency": "50%"}, example_kwargs=kwargs)
+    assert isinstance(gated.budget, Budget)
+    assert gated.budget.cost.dense == pytest.approx(8.625)
 
 
 def test_weights_without_gates_count_in_full() -> None:

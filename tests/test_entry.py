@@ -1,10 +1,13 @@
 """sparsify: what it accepts, and what it says to a wrong use."""
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from l0arm import Group, HardSigmoid, Slice, sparsify
+from l0arm import Group, HardSigmoid, Plan, Slice, certified, plan, save, shrink, sparsify
 from l0arm.estimators import ARM, DisARM
 from l0arm.gates import Bernoulli
 from l0arm.methods import l0_arm
@@ -143,3 +146,88 @@ def test_a_missing_strength_is_asked_for(model: MLP) -> None:
 def test_a_gate_class_is_refused(model: MLP) -> None:
     with pytest.raises(TypeError, match=r"must be a function of phi, .*write e.g. HardSigmoid\("):
         sparsify(model, lam=0.1, gate=HardSigmoid)
+
+
+class TwoOutputs(nn.Module):
+    """Its features are gated if only the logits count."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(4, 8), nn.Linear(8, 2)
+
+    def forward(self, x: Tensor, scale: float = 1.0) -> dict[str, Tensor]:
+        h = torch.relu(self.a(x * scale))
+        return {"logits": self.b(h), "feat": h}
+
+
+@pytest.mark.parametrize("example", [True, False], ids=["example", "no example"])
+def test_the_outputs_of_a_plan_stay_with_the_gated_model(example: bool, tmp_path: Path) -> None:
+    model, x = TwoOutputs(), torch.randn(3, 4)
+    found = Plan.from_json(plan(model, x, outputs=["logits"]).to_json())
+    assert found.outputs == ("logits",)
+    given = {"example_inputs": x} if example else {}
+    later = {} if example else {"example_inputs": x}
+    gated = sparsify(model, found, lam=1e-3, **given).eval()
+    gated.phi.data.copy_(torch.tensor([9.0, -9.0] * 4))
+    assert gated.check(x) < 1e-5
+    small = gated.compact(**later)
+    assert small.a.out_features == 4
+    assert torch.allclose(small(x)["logits"], gated(x)["logits"], atol=1e-6)
+    assert certified(gated, **later).certificate.passed
+    assert save(gated, tmp_path / "net", **later).exists()
+    gated.phi.data[1] = -40.0
+    shrunk = shrink(gated)
+    assert shrunk.outputs == ("logits",)
+    assert shrunk.compact(**later).a.out_features == 4
+
+
+def test_a_budget_of_flops_takes_an_example_by_keyword() -> None:
+    x = torch.randn(3, 4)
+    options: dict[str, Any] = {"budget": {"flops": "40%"}}
+    costs = [
+        sparsify(TwoOutputs(), plan(TwoOutputs(), x, outputs="logits"), **given, **options)
+        for given in (
+            {"example_inputs": x},
+            {"example_kwargs": {"x": x}},
+            {"example_inputs": x, "example_kwargs": {"scale": 2.0}},
+        )
+    ]
+    assert [gated.budget.cost.dense for gated in costs] == [2 * 3 * (4 * 8 + 8 * 2)] * 3
+
+
+def test_a_budget_of_flops_without_an_example_asks_for_one(model: MLP) -> None:
+    with pytest.raises(ValueError, match=r"needs example_inputs=\(x,\), or example_kwargs="):
+        sparsify(model, budget={"flops": "40%"})
+
+
+@pytest.mark.parametrize("name", ["include", "exclude", "outputs"])
+def test_what_belongs_to_the_plan_is_told(name: str) -> None:
+    x = torch.randn(3, 4)
+    for method in ("l0-disarm", l0_arm(0.1)):
+        with pytest.raises(TypeError, match=rf"^{name} belongs to plan.*plan\(model, .*{name}="):
+            sparsify(TwoOutputs(), method=method, example_inputs=x, **{name: "a"})
+
+
+@pytest.mark.parametrize("groups", ["plan", "own", "list"])
+def test_an_example_that_does_not_fit_is_refused_at_once(groups: str) -> None:
+    model = MLP((4, 3, 2))
+    given = {"plan": plan(model, torch.randn(3, 4)), "own": None, "list": model.groups()}[groups]
+    if groups == "own":
+        assert sparsify(MLP((4, 3, 2)), None, lam=0.1, example_inputs=torch.randn(3, 4)).example
+    with pytest.raises(ValueError, match=r"does not run on the example inputs: .*shapes") as told:
+        sparsify(model, given, lam=0.1, example_inputs=torch.randn(3, 5))
+    assert len(str(told.value).splitlines()) == 1
+    assert not any(m._forward_hooks for m in model.modules())
+
+
+def test_an_example_of_another_precision_is_taken() -> None:
+    model, x = MLP((4, 3, 2)).bfloat16(), torch.randn(3, 4)
+    assert sparsify(model, model.groups(), lam=0.1, example_inputs=x).compact() is not None
+
+
+def test_an_example_is_tried_on_a_copy() -> None:
+    seen: list[nn.Module] = []
+    model = MLP((4, 3, 2))
+    model.fc1.register_forward_hook(lambda module, *_: seen.append(module))
+    sparsify(model, model.groups(), lam=0.1, example_inputs=torch.randn(3, 4))
+    assert model.fc1 not in seen

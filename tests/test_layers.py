@@ -18,6 +18,7 @@ LAYERS = [  # from the bottom; a module may import from any layer below its own
     {"estimators", "penalties"},
     {"compaction", "distributed", "metrics", "methods"},
     {"planning"},  # tries what compaction does
+    {"latency_pricing"},
     {"budgeting"},
     {"entry"},
     {"l0arm"},  # the package itself: its public names

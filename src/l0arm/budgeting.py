@@ -1,4 +1,4 @@
-"""From what a user may spend ("40%", {"flops": 2e8}) to the constraint that a run obeys."""
+"""From what a user may spend ("40%", {"flops": 2e8}, {"latency": "0.8 ms"}) to a constraint."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 
 from l0arm.groups import Gated
+from l0arm.groups.example import Example
+from l0arm.latency_pricing import expected_latency
 from l0arm.metrics.flops import flops_by_module
 from l0arm.penalties.budget import Budget
 from l0arm.penalties.cost import ExpectedCost, flop_prices, parameter_prices
@@ -26,13 +28,15 @@ def budget_for(gated: Gated, budget: BudgetLike, inputs: Sequence[Any], **option
     Budget(parameters <= 40.0 %)
     """
     what, amount = _parsed(budget)
+    number, is_share = _read(amount, what)
     if not gated.gates.open_probability.requires_grad:
         raise ValueError(
             "the method's gates have no probability to pull at, so a budget cannot steer it; use "
             "an L0 method, e.g. method='l0-disarm'"
         )
     cost = COSTS[what](gated, inputs)
-    share = _share(amount, cost, what)
+    share = number if is_share else number / cost.dense
+    _check_share(share, amount, cost, what)
     _check_reachable(gated, cost, share, what)
     return Budget(cost, share, what=NAMES[what], **options)
 
@@ -48,24 +52,37 @@ def _parsed(budget: BudgetLike) -> tuple[str, Amount]:
     return next(iter(budget.items()))
 
 
-def _share(amount: Amount, cost: ExpectedCost, what: str) -> float:
-    """The budget as a share of the dense cost."""
+def _read(amount: Amount, what: str) -> tuple[float, bool]:
+    """A number, and whether it is a share of the dense cost; else it is an amount of it.
+
+    >>> _read("40%", "flops"), _read(2e8, "flops"), _read("0.8 ms", "latency")
+    ((0.4, True), (200000000.0, False), (0.8, False))
+    """
     try:
         if isinstance(amount, str):
-            number, percent, rest = amount.partition("%")
-            if not percent or rest.strip():
-                raise ValueError
-            share = float(number) / 100
-        else:
-            share = float(amount) if 0 < amount <= 1 else float(amount) / cost.dense
+            return _read_text(amount.strip(), what)
+        if what == "latency":  # 0.8 could be meant as 80 % or as 0.8 ms
+            raise ValueError
+        return float(amount), 0 < amount <= 1
     except ValueError:
-        raise ValueError(f"budget {amount!r} is neither like '40%' nor a number") from None
+        raise ValueError(f"budget {amount!r} is {FORMS.get(what, FORMS['params'])}") from None
+
+
+def _read_text(text: str, what: str) -> tuple[float, bool]:
+    if text.endswith("%"):
+        return float(text.removesuffix("%")) / 100, True
+    if what == "latency" and text.endswith("ms"):
+        return float(text.removesuffix("ms")), False
+    raise ValueError
+
+
+def _check_share(share: float, amount: Amount, cost: ExpectedCost, what: str) -> None:
     if not 0.0 < share <= 1.0:
+        dense = f"{cost.dense:.4g}" if what == "latency" else f"{cost.dense:,.0f}"
         raise ValueError(
             f"budget {amount!r} is {100 * share:.4g} % of the dense network's {NAMES[what]} "
-            f"({cost.dense:,.0f}); it must lie above 0 and at most at 100 %"
+            f"({dense}); it must lie above 0 and at most at 100 %"
         )
-    return share
 
 
 def _check_reachable(gated: Gated, cost: ExpectedCost, share: float, what: str) -> None:
@@ -93,17 +110,36 @@ def _parameters(gated: Gated, inputs: Sequence[Any]) -> ExpectedCost:
 
 
 def _flops(gated: Gated, inputs: Sequence[Any]) -> ExpectedCost:
-    if not inputs:
-        raise ValueError("a budget of FLOPs needs example_inputs=(x,) to count them on")
-    prices, constant = flop_prices(gated, flops_by_module(gated, *inputs))
+    kwargs = {} if gated.example is None else gated.example.kwargs
+    if not inputs and not kwargs:
+        raise ValueError(
+            "a budget of FLOPs needs example_inputs=(x,), or example_kwargs={'x': x}, to count "
+            "them on"
+        )
+    prices, constant = flop_prices(gated, flops_by_module(gated, *inputs, **kwargs))
     return ExpectedCost(gated, prices, constant)
+
+
+def _latency(gated: Gated, inputs: Sequence[Any]) -> ExpectedCost:
+    kwargs = None if gated.example is None else gated.example.kwargs
+    example = Example.of(list(inputs), kwargs) if inputs else gated.example
+    if example is None:
+        raise ValueError(
+            "a budget of latency needs example_inputs=(x,): the batch whose latency counts"
+        )
+    return expected_latency(gated, example)
 
 
 COSTS: dict[str, Callable[[Gated, Sequence[Any]], ExpectedCost]] = {
     "params": _parameters,
     "flops": _flops,
+    "latency": _latency,
 }
-NAMES = {"params": "parameters", "flops": "FLOPs"}
+NAMES = {"params": "parameters", "flops": "FLOPs", "latency": "milliseconds"}
+FORMS = {
+    "params": "neither like '40%' nor a number",
+    "latency": "neither a share like '50%' nor an amount like '0.8 ms', both in quotes",
+}
 
 
 def fit_threshold(gated: Gated) -> float:

@@ -13,6 +13,7 @@ from l0arm.budgeting import BudgetLike, budget_for
 from l0arm.groups import Gated, Group
 from l0arm.groups.example import Example
 from l0arm.groups.gated import Execution, Threshold
+from l0arm.groups.undoing import undone_if_refused
 from l0arm.methods import METHODS, Method
 from l0arm.planning import Plan, exchange, plan
 
@@ -40,10 +41,12 @@ def sparsify(
     ``initial`` is the probability that a gate is open at the start, for all groups: near 1, such
     as 0.95, for a pretrained model.
     ``budget`` limits the expected size instead of a lambda: "40%" of the parameters, or
-    ``{"flops": "30%"}``, or an amount, ``{"flops": 2e8}``, for the example inputs.
+    ``{"flops": "30%"}``, or an amount, ``{"flops": 2e8}``, for the example inputs. With
+    ``{"latency": "50%"}`` or ``{"latency": "0.8 ms"}`` layers are timed on this machine.
     ``method`` is a Method or its name in METHODS, then with its options (``lam=...``).
     ``sharing`` computes once what both evaluations of a step have in common (the same result).
-    The model is used, not copied: it gets forward hooks, its parameters stay its own.
+    The model is used, not copied: it gets forward hooks, its parameters stay its own. If anything
+    is refused, the model is as it was.
 
     >>> from l0arm.models import LeNet5
     >>> gated = sparsify(LeNet5(), method="l0-arm", lam=0.1 / 60_000)
@@ -54,24 +57,27 @@ def sparsify(
         raise ValueError(
             "the model is gated already; sparsify the plain model, or compact it first"
         )
+    _refuse_plans_options(options)
     if budget is not None and isinstance(method, str):
         options.setdefault("lam", 0.0)
     method = _method(method, options)
-    found = _groups(model, groups, example_inputs, example_kwargs)
-    if initial is not None:
-        found = [replace(group, initial=initial) for group in found]
-    gated = Gated(
-        model,
-        found,
-        method,
-        execution=execution,
-        threshold=threshold,
-        sharing=sharing,
-        generator=generator,
-    )
-    gated.example = Example.of(example_inputs, example_kwargs)
-    if budget is not None:
-        gated.budget = budget_for(gated, budget, _listed(example_inputs))
+    with undone_if_refused(model):
+        found, outputs = _groups(model, groups, example_inputs, example_kwargs)
+        if initial is not None:
+            found = [replace(group, initial=initial) for group in found]
+        gated = Gated(
+            model,
+            found,
+            method,
+            execution=execution,
+            threshold=threshold,
+            sharing=sharing,
+            generator=generator,
+        )
+        gated.example = Example.of(example_inputs, example_kwargs, outputs)
+        gated.outputs = outputs
+        if budget is not None:
+            gated.budget = budget_for(gated, budget, _listed(example_inputs))
     return gated
 
 
@@ -87,15 +93,21 @@ def _groups(
     groups: Sequence[Group] | Plan | None,
     inputs: Sequence[Any] | Any,
     kwargs: Mapping[str, Any] | None,
-) -> Sequence[Group]:
+) -> tuple[Sequence[Group], tuple[str, ...]]:
+    """The groups, and the outputs that count (of a plan); the example fits the model."""
     if isinstance(groups, Group):
         raise TypeError("groups must be a sequence, got a single Group; write groups=[group]")
-    if groups is None and (inputs is not None or kwargs is not None):
-        groups = plan(model, () if inputs is None else inputs, kwargs)
+    example = Example.of(inputs, kwargs)
+    if groups is None and example is not None:
+        groups = plan(model, example.args, example.kwargs)
+    elif example is not None:
+        example.check_runs(model)
     if isinstance(groups, Plan):
-        return _applied(model, groups)
-    if groups is not None:
-        return groups
+        return _applied(model, groups), groups.outputs
+    return _own(model) if groups is None else groups, ()
+
+
+def _own(model: nn.Module) -> Sequence[Group]:
     own = getattr(model, "groups", None)
     if not callable(own):
         raise ValueError(
@@ -112,6 +124,15 @@ def _applied(model: nn.Module, planned: Plan) -> Sequence[Group]:
     for name in dict.fromkeys(name for entry in planned.planned for name in entry.replaces):
         exchange(model, name)
     return planned.groups
+
+
+def _refuse_plans_options(options: Mapping[str, Any]) -> None:
+    for name in ("include", "exclude", "outputs"):
+        if name in options:
+            raise TypeError(
+                f"{name} belongs to plan: write sparsify(model, l0arm.plan(model, example_inputs, "
+                f"{name}=...), ..., example_inputs=example_inputs)"
+            )
 
 
 def _method(method: Method | str, options: dict[str, Any]) -> Method:

@@ -179,3 +179,26 @@ def test_bench_puts_all_forms_side_by_side(trained: Cli, tmp_path: Path) -> None
     assert (tmp_path / RUN / "bench" / "bench.txt").read_text() in ended.out
     assert f"wrote {RUN}/bench/bench.txt and {RUN}/bench/bench.json" in ended.out
     assert "bench.txt exists" in trained(f"bench {RUN} --quick").err
+
+
+def test_the_report_has_the_bars_of_what_was_measured_inside_the_run(
+    trained: Cli, tmp_path: Path
+) -> None:
+    pytest.importorskip("onnxruntime")
+    assert trained(f"compact {RUN}").code == 0
+    ended = trained(f"bench {RUN}/compact --quick --threads 1 --batch 1")
+    assert f"wrote {RUN}/bench/bench.txt and {RUN}/bench/bench.json" in ended.out
+    assert trained(f"report {RUN} --out page.html").code == 0
+    html = (tmp_path / "page.html").read_text()
+    assert "Bars of the latency, bytes and parameters of" in html
+    forms = json.loads((tmp_path / RUN / "bench" / "bench.json").read_text())["forms"]
+    assert all(f"{form['bytes']:,}</td>" in html for form in forms.values())
+
+
+def test_report_refuses_a_measurement_that_is_none(trained: Cli, tmp_path: Path) -> None:
+    (tmp_path / RUN / "bench").mkdir()
+    (tmp_path / RUN / "bench" / "bench.json").write_text("{}")
+    ended = trained(f"report {RUN} --out page.html")
+    assert ended.code == 2
+    assert f"{RUN}/bench/bench.json is not what l0arm bench writes" in ended.err
+    assert not (tmp_path / "page.html").exists()

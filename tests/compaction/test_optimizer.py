@@ -226,3 +226,32 @@ def test_an_optimizer_that_never_stepped_has_nothing_to_cut(network: Any) -> Non
     small = gated.compact(optimizer=optimizer)
     steps(small, optimizer, net, 1)
     assert len(optimizer.state) == 6
+
+
+def test_what_is_no_optimizer_is_refused(network: Any) -> None:
+    net = network("mlp")
+    gated = saturated(net)
+    optimizer = torch.optim.Adam(gated.parameter_groups())
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    with pytest.raises(TypeError, match=r"optimizer must be a torch\.optim\.Optimizer, got StepLR"):
+        gated.compact(optimizer=scheduler)
+
+
+@pytest.mark.parametrize("phi_first", [True, False])
+def test_state_of_all_parameters_in_one_is_refused(phi_first: bool, network: Any) -> None:
+    net = network("mlp")
+    gated = saturated(net)
+    parameters = sorted(gated.parameters(), key=lambda p: (p is gated.phi) != phi_first)
+    optimizer = torch.optim.LBFGS(parameters, max_iter=2)
+
+    def closure() -> Any:
+        optimizer.zero_grad()
+        loss = F.cross_entropy(gated(net.x), net.y)
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)
+    before = contents(optimizer)
+    with pytest.raises(ValueError, match=r"cannot cut the optimizer state '.*new optimizer"):
+        gated.compact(optimizer=optimizer)
+    assert_close(contents(optimizer), before, rtol=0, atol=0)

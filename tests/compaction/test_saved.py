@@ -311,3 +311,10 @@ def test_shapes_are_judged_before_a_tensor_is_read(
     edit(folder, REFUSED["fewer units"][0])
     with pytest.raises(SavedError):
         l0arm.load(folder, small_mlp)
+
+
+@pytest.mark.parametrize("made", [small_mlp(), "MLP"])
+def test_a_factory_is_not_a_model(made: Any, folder: Path) -> None:
+    message = r"load takes what makes the original model \(a class or a function\), got (MLP|str)"
+    with pytest.raises(TypeError, match=message):
+        l0arm.load(folder, made)

@@ -1,8 +1,14 @@
 """gated.check: dropping equals zeroing, or the group that breaks it is named."""
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
 from l0arm import Gated, Group, Slice, sparsify
 from l0arm.models import MLP, LeNet5, WideResNet
@@ -75,3 +81,82 @@ def test_half_precision_does_not_hide_a_mixing_layer():
 def test_outputs_that_are_not_finite_are_told():
     with pytest.raises(ValueError, match="not finite and cannot be compared"):
         between(nn.ReLU()).check(torch.full((4, 8), torch.nan))
+
+
+@dataclass
+class Answer:
+    """Unknown to torch.export and its trees."""
+
+    logits: Tensor
+    note: str = "nothing to compare"
+
+
+class Known:
+    """Told to torch, not a dataclass."""
+
+    def __init__(self, logits: Tensor) -> None:
+        self.logits = logits
+
+
+pytree.register_pytree_node(
+    Known,
+    lambda known: ([known.logits], None),
+    lambda leaves, _: Known(*leaves),
+    flatten_with_keys_fn=lambda known: ([(pytree.GetAttrKey("logits"), known.logits)], None),
+)
+
+
+class Counting(nn.Module):
+    """Divides by the number of its units: dropping one is not zeroing it."""
+
+    def __init__(self, wrap: Callable[[Tensor], Any]) -> None:
+        super().__init__()
+        self.a, self.b, self.wrap = nn.Linear(4, 8), nn.Linear(8, 2), wrap
+
+    def forward(self, x: Tensor) -> Any:
+        h = torch.relu(self.a(x))
+        return self.wrap(self.b(h / h.shape[1]))
+
+
+def counting(wrap: Callable[[Tensor], Any]) -> Gated:
+    makes = (Slice("a.weight", 0), Slice("a.bias", 0))
+    group = Group("hidden", 8, reads=(Slice("b.weight", 1),), makes=makes)
+    return sparsify(Counting(wrap), [group], lam=0.0)
+
+
+WRAPS: dict[str, Callable[[Tensor], Any]] = {
+    "tensor": lambda y: y,
+    "dataclass": Answer,
+    "in a list": lambda y: [{"out": Answer(y)}],
+    "class told to torch": Known,
+    "complex": lambda y: torch.complex(y, y),
+}
+
+
+@pytest.mark.parametrize("wrap", WRAPS.values(), ids=WRAPS)
+def test_outputs_of_any_kind_are_compared(wrap: Callable[[Tensor], Any]) -> None:
+    with pytest.raises(ValueError, match="group 'hidden' changes the output"):
+        counting(wrap).check(torch.randn(3, 4))
+
+
+@pytest.mark.parametrize("wrap", [SimpleNamespace, lambda y: y.argmax(1), lambda y: y[:0]])
+def test_an_output_with_nothing_to_compare_is_refused(wrap: Callable[..., Any]) -> None:
+    gated = counting(lambda y: wrap(y=y) if wrap is SimpleNamespace else wrap(y))
+    with pytest.raises(ValueError, match="no number that could be compared"):
+        gated.check(torch.randn(3, 4))
+
+
+def test_an_output_that_loses_units_is_found() -> None:
+    makes = (Slice("0.weight", 0), Slice("0.bias", 0))
+    group = Group("out", 8, reads=(Slice("1.weight", 1),), makes=makes)
+
+    class Both(nn.Sequential):
+        def forward(self, x: Tensor) -> Any:
+            h = self[0](x)
+            return {"logits": self[1](h), "hidden": h}
+
+    gated = sparsify(Both(nn.Linear(4, 8), nn.Linear(8, 2)), [group], lam=0.0)
+    with pytest.raises(ValueError, match="group 'out' changes the output by inf"):
+        gated.check(torch.randn(3, 4))
+    gated.outputs = ("logits",)
+    assert gated.check(torch.randn(3, 4)) < 1e-5

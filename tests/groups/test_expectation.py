@@ -20,7 +20,7 @@ def enumerated(layout: Layout, name: str, shape: torch.Size, pi: Tensor) -> Tens
         for dim, axis in spec.axes.items():
             along = [1] * len(shape)
             along[dim] = -1
-            for reach in axis.reaches:
+            for reach in (r for r in axis.reaches if layout.groups[r.group].drops):
                 mask = mask * z[reach.gate_of].view(along)
         for group in spec.elementwise:
             mask = mask * z[:-1][layout.span(group)].view(shape)
@@ -49,6 +49,11 @@ def on_both_sides() -> Group:
     return Group("c", 4, reads=(Slice("1.weight", 1),), makes=(rows, Slice("0.weight", 0)))
 
 
+def zeroed() -> Group:
+    """Nothing makes its units: closed, they are multiplied by zero and still computed."""
+    return Group("e", 4, reads=(Slice("1.weight", 1),))
+
+
 def single() -> Group:
     return Group("d", 12, reads=(Slice("0.weight", None),))
 
@@ -62,6 +67,7 @@ def single() -> Group:
         ((on_both_sides(), outer()), "1.weight"),
         ((single(),), "0.weight"),
         ((hidden(), single()), "0.weight"),
+        ((zeroed(), outer()), "1.weight"),
     ],
 )
 def test_the_share_and_its_gradient_are_those_of_the_enumeration(
@@ -76,3 +82,9 @@ def test_the_share_and_its_gradient_are_those_of_the_enumeration(
     assert float((share - truth).detach().abs()) < 1e-12
     ours, true = torch.autograd.grad(share, pi)[0], torch.autograd.grad(truth, pi)[0]
     assert float((ours - true).abs().max()) < 1e-12
+
+
+def test_units_that_are_only_zeroed_are_still_there() -> None:
+    layout = network(zeroed())
+    pi = torch.full((4,), 0.25, dtype=torch.float64)
+    assert float(expected_share(layout, layout.tensors["1.weight"], torch.Size((6, 4)), pi)) == 1.0

@@ -11,7 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-from l0arm import EmptyGroupWarning, Gated, ScaledSigmoid, sparsify
+import l0arm
+from l0arm import EmptyGroupWarning, Gated, Group, ScaledSigmoid, Slice, sparsify
 from l0arm.data import mnist_mini
 from l0arm.groups.draw import Draw
 from l0arm.models import MLP, LeNet5, WideResNet
@@ -527,3 +528,62 @@ def test_an_unknown_execution_is_refused() -> None:
     message = "execution must be 'sliced' or 'masked'; got 'dense'"
     with pytest.raises(ValueError, match=message):
         sparsify(MLP((4, 3, 2)), lam=0.1, execution="dense")
+
+
+# Released
+
+
+USES: dict[str, Callable[[Gated, Tensor], Any]] = {
+    "call": lambda gated, x: gated(x),
+    "loss": lambda gated, x: gated.loss(lambda: gated(x).sum()),
+    "drawn": lambda gated, x: gated.drawn(torch.ones_like(gated.phi)).__enter__(),
+    "check": lambda gated, x: gated.check(x),
+    "compact": lambda gated, x: gated.compact(),
+    "uncertified": lambda gated, x: gated.compact(certify=False),
+    "shrink": lambda gated, x: l0arm.shrink(gated),
+}
+
+
+@pytest.mark.parametrize("use", USES.values(), ids=USES)
+@pytest.mark.parametrize("training", [True, False])
+def test_a_released_gated_says_that_it_has_no_gates(use: Any, training: bool) -> None:
+    model, x = MLP((4, 3, 2)), torch.randn(3, 4)
+    gated = sparsify(model, model.groups(), lam=0.0, example_inputs=x).train(training)
+    gated.phi.data = torch.tensor([9.0, -9.0, 9.0, 9.0, 9.0, -9.0, 9.0])
+    assert gated.release() is gated.release() is model
+    with pytest.raises(RuntimeError, match=r"was released.*sparsify\(gated\.model, ") as told:
+        use(gated, x)
+    assert not hasattr(told.value, "__notes__")
+    assert not any(m._forward_pre_hooks or m._forward_hooks for m in model.modules())
+    assert sparsify(model, lam=0.0).model is model
+
+
+def test_a_plain_loop_trains_no_gates() -> None:
+    gated = sparsify(MLP((4, 3, 2)), lam=0.0)
+    gated.phi.data.fill_(9.0)
+    gated(torch.randn(3, 4)).sum().backward()
+    assert gated.phi.grad is None
+    gated.loss(lambda: gated(torch.randn(3, 4)).sum()).total.backward()
+    assert gated.phi.grad is not None
+
+
+def test_fractions_for_tied_weights_are_refused_at_once() -> None:
+    """A gate between 0 and 1 would act on them twice."""
+
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Embedding(10, 6), nn.Linear(6, 10, bias=False)
+            self.b.weight = self.a.weight
+
+        def forward(self, x: Tensor) -> Tensor:
+            out: Tensor = self.b(torch.relu(self.a(x)))
+            return out
+
+    group = Group("units", 6, reads=(Slice("b.weight", 1),), makes=(Slice("a.weight", 1),))
+    for method in ("l0-hc", "sbp"):
+        model = Tied()
+        with pytest.raises(ValueError, match=r"group 'units' reads and makes one tensor"):
+            sparsify(model, [group], method, lam=1e-3)
+        assert not model.a._forward_hooks
+    assert sparsify(Tied(), [group], "l0-disarm", lam=1e-3).groups[0].name == "units"

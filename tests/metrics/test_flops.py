@@ -133,16 +133,18 @@ def test_a_tied_weight_is_counted_under_both_its_names() -> None:
     class Tied(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4)
+            self.first, self.a, self.b = (nn.Linear(4, 4) for _ in range(3))
             self.b.weight = self.a.weight
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.b(self.a(x))
+            hidden = self.first(x)
+            return self.a(hidden) + self.b(hidden)
 
-    read = (Slice("a.weight", 1),)
-    gated = sparsify(Tied(), [Group("in", 4, reads=read)], method="l0-ar", lam=0.0)
+    made = (Slice("first.weight", 0), Slice("first.bias", 0))
+    group = Group("hidden", 4, reads=(Slice("a.weight", 1),), makes=made)
+    gated = sparsify(Tied(), [group], method="l0-ar", lam=0.0)
     gated.phi.data.fill_(0.0)  # half open
-    assert expected_flops(gated, torch.rand(1, 4)).inference == 0.5 * 2 * (16 + 16)
+    assert expected_flops(gated, torch.rand(1, 4)).inference == 0.5 * 2 * 3 * 16
 
 
 def test_the_exact_estimator_has_no_flops_of_a_step() -> None:

@@ -1,6 +1,7 @@
 """A plan as an object: its table, its JSON, its changes."""
 
 import json
+import math
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import replace
@@ -172,3 +173,18 @@ def test_layers_are_named_once() -> None:
     assert entry.layers == ("a", "b")
     assert replace(entry, execution="masked").execution == "masked"
     assert str(Plan((entry,), (Skipped("b", "why"),), 6, 6)).endswith("not gated\nb\n    why")
+
+
+@pytest.mark.parametrize("floor", [2.5, 1.0, 0.0, -1, True, "3", math.nan])
+def test_a_floor_is_a_count_or_a_share(floor: Any, found: Plan) -> None:
+    with pytest.raises(ValueError, match=r"floor is a count of units, .*below 1; got"):
+        found.with_floor(floor)
+
+
+def test_outputs_are_kept_in_the_file(found: Plan) -> None:
+    kept = replace(found, outputs=("logits", "0"))
+    assert Plan.from_json(kept.to_json()) == kept
+    record = json.loads(kept.to_json())
+    record["outputs"] = ["logits", 0]
+    with pytest.raises(ValueError, match=r"the plan: outputs must be names, got 0"):
+        Plan.from_json(json.dumps(record))

@@ -1,6 +1,7 @@
 """plan: what it accepts, what it leaves alone and why, and what it says to a wrong use."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -236,6 +237,7 @@ def test_control_flow_on_data_is_one_message() -> None:
     with pytest.raises(PlanError, match=r"torch\.export cannot capture the model") as told:
         plan(Branch(), torch.rand(2, 4))
     assert len(str(told.value).splitlines()) == 1
+    assert "Control flow that depends on data has no graph" in str(told.value)
 
 
 @pytest.mark.parametrize("x", [torch.rand(2, 5), torch.randint(3, (2, 4))], ids=["shape", "dtype"])
@@ -362,3 +364,126 @@ def test_a_call_for_nothing_is_cut_too(mixes: bool) -> None:
     gated.phi.data = torch.tensor([9.0, -9.0] * 4)
     small = gated.compact()
     assert (small.a.out_features, small.unused.in_features) == (4, 4)
+
+
+class Scaled(nn.Module):
+    """Two layers beside a tensor of another kind, which their values may meet."""
+
+    def __init__(self, scale: Tensor, *, used: bool) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(4, 8), nn.Linear(8, 2)
+        self.scale, self.used = nn.Parameter(scale, requires_grad=False), used
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = torch.relu(self.a(x))
+        h = (h * self.scale).abs() if self.used else h
+        out: Tensor = self.b(h)
+        return out
+
+
+KINDS = {
+    "complex": (torch.cfloat, "'scale' is complex: a gate opens and closes real weights"),
+    "integers": (torch.int64, "'scale' holds integers: a gate opens and closes real weights"),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_parameter_that_is_not_real_leaves_the_others_alone(kind: str) -> None:
+    dtype, reason = KINDS[kind]
+    beside = plan(Scaled(torch.ones(1, 8, dtype=dtype), used=False), torch.rand(3, 4))
+    assert [group.name for group in beside.groups] == ["a"]
+    assert reasons(beside)["scale"] == reason
+    within = reasons(
+        plan_or_reasons(Scaled(torch.ones(1, 8, dtype=dtype), used=True), torch.rand(3, 4))
+    )
+    assert within["scale"] == reason
+    assert reason in within["a"]
+
+
+def test_a_packed_weight_refuses_its_layer_only() -> None:
+    class Packed(nn.Parameter):
+        pass
+
+    model = two_layers()
+    model.table = Packed(torch.ones(3, 3), requires_grad=False)
+    model[2].weight = Packed(model[2].weight.data, requires_grad=False)
+    told = reasons(plan_or_reasons(model, torch.rand(2, 4)))
+    assert told["2"] == "'2' is quantised: its weight is packed"
+    assert told["table"] == "'Sequential' is quantised: its weight is packed"
+    assert "is quantised" not in told["4"]
+
+
+def test_weights_without_values_are_refused() -> None:
+    with torch.device("meta"):
+        model = two_layers()
+    with pytest.raises(PlanError, match=r"'0\.weight' is on the meta device .*to_empty") as told:
+        plan(model, torch.rand(1, 4))
+    assert len(str(told.value).splitlines()) == 1
+    lazy = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.LazyLinear(2))
+    with pytest.raises(PlanError, match=r"'2\.weight' has no shape yet .*run the model once"):
+        plan(lazy, torch.rand(1, 4))
+
+
+@pytest.mark.parametrize("name", ["include", "exclude"])
+@pytest.mark.parametrize("pattern", [3, ["0", 3], nn.ReLU(), int])
+def test_patterns_are_names_or_types(name: str, pattern: Any) -> None:
+    wanted: Any = {name: pattern}
+    with pytest.raises(PlanError, match=rf"^{name} takes names of layers .* or their types; got"):
+        plan(two_layers(), torch.rand(1, 4), **wanted)
+
+
+@pytest.mark.parametrize("outputs", ["logits", ["logits"]])
+def test_one_output_needs_no_list(outputs: Any) -> None:
+    found = plan(TwoOutputs(), torch.rand(1, 4), outputs=outputs)
+    assert found.outputs == ("logits",)
+    assert [g.name for g in found.groups] == [
+        g.name for g in plan(TwoOutputs(), torch.rand(1, 4), outputs=("logits",)).groups
+    ]
+
+
+def test_outputs_are_names_or_numbers() -> None:
+    assert plan(two_layers(), torch.rand(1, 4), outputs=0).outputs == ("0",)
+    with pytest.raises(PlanError, match=r"outputs takes keys or numbers of outputs; got 0\.5"):
+        plan(two_layers(), torch.rand(1, 4), outputs=0.5)  # type: ignore[arg-type]
+
+
+@dataclass
+class Answer:
+    logits: Tensor
+
+
+@dataclass
+class Registered:
+    logits: Tensor
+
+
+class Answers(nn.Sequential):
+    def forward(self, x: Tensor) -> Any:
+        return (Registered if self.registered else Answer)(super().forward(x))
+
+
+def test_a_dataclass_among_the_outputs_must_be_registered() -> None:
+    model = Answers(*two_layers())
+    model.registered = False
+    with pytest.raises(
+        PlanError, match=r"returns Answer, .*torch\.export\.register_dataclass\(Answer"
+    ) as told:
+        plan(model, torch.rand(1, 4))
+    assert "depends on data" not in str(told.value)
+    model.registered = True
+    torch.export.register_dataclass(Registered)
+    found = plan(model, torch.rand(1, 4))
+    assert [group.name for group in found.groups] == ["0", "2"]
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+def test_data_is_blamed_only_where_it_decides() -> None:
+    class Through(nn.Sequential):
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.from_numpy(super().forward(x).numpy())
+
+    with pytest.raises(PlanError, match=r"cannot capture the model: .*write the groups") as told:
+        plan(Through(*two_layers()), torch.rand(1, 4))
+    assert "depends on data" not in str(told.value)
+    with pytest.raises(PlanError, match=r"a ScriptModule .*plan the nn\.Module it was made from"):
+        plan(torch.jit.trace(two_layers(), torch.rand(1, 4)), torch.rand(1, 4))

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from l0arm.experiments.bench_record import BenchRecord, FormRecord
 from l0arm.experiments.records import EpochRecord, GroupRecord
 from l0arm.plots.report import Layer, page
 from l0arm.plots.sections import FACTS, Filters, Inputs, Run, comparison_section, run_section
@@ -72,6 +73,35 @@ def test_pixels_and_filters_are_drawn_when_given(gated_run: Callable[..., Any]) 
     assert alts[0] == "The 2 of 4 input pixels that MLP, L0-ARM keeps"
     assert alts[1] == "The 2 of 3 first-layer neurons that MLP, L0-ARM keeps"
     assert len(alts) == 4
+
+
+def test_forms_that_were_measured_are_drawn_and_listed(dense_run: list[Any]) -> None:
+    spread = {"median": 1.5, "low": 1.0, "high": 2.0}
+    measured = BenchRecord.model_validate(
+        {
+            "quick": True,
+            "forms": {"dense": {"bytes": 4096, "parameters": 1024}, "int8": {"bytes": 1100}},
+            "latency": [{"threads": 1, "batch": 16, "ms": {"dense": spread, "int8": spread}}],
+        }
+    )
+    section = run_section(Run("MLP", "dense", dense_run, planned=3, forms=measured))
+    (picture,) = section.pictures
+    assert "latency, bytes and parameters of MLP, dense as dense, int8" in picture.alt
+    assert picture.caption.startswith("A quick run, not for comparison. Latency of the forms")
+    titles = [axes.get_title() for axes in picture.figure.axes]
+    assert titles == ["batch 16, 1 thread", "bytes", "parameters"]
+    (grid,) = section.tables
+    assert tuple(grid.header) == ("form", "parameters", "bytes", "ms, batch 16, 1 thread")
+    assert [tuple(row) for row in grid.rows] == [
+        ("dense", "1,024", "4,096", "1.500 [1.000–2.000]"),
+        ("int8", "–", "1,100", "1.500 [1.000–2.000]"),
+    ]
+
+
+def test_a_full_measurement_says_nothing_of_quick(dense_run: list[Any]) -> None:
+    forms = BenchRecord(quick=False, forms={"dense": FormRecord(bytes=1)}, latency=[])
+    (picture,) = run_section(Run("MLP", "dense", dense_run, planned=3, forms=forms)).pictures
+    assert picture.caption.startswith("Latency of the forms")
 
 
 def test_the_comparison_has_a_row_for_each_run(runs: list[Run]) -> None:

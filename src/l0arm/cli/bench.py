@@ -14,6 +14,7 @@ from l0arm.cli.console import say, say_json
 from l0arm.cli.deployed import Force, Model, Size, check_absent, deployment
 from l0arm.cli.forms import forms_of
 from l0arm.cli.options import DataDir, Json
+from l0arm.experiments.bench_record import bench_file
 from l0arm.experiments.errors import UserError, nearest
 from l0arm.experiments.files import replacing, write_json
 
@@ -50,14 +51,14 @@ def bench(
         l0arm bench --only mlp --threads 1
 
     With a run or a saved network: dense, compact, ONNX and its 8-bit form side by side, their
-    parameters, MACs, bytes, latency and peak memory.
+    parameters, MACs, bytes, latency and peak memory. In RUN/bench, `l0arm report RUN` finds it.
 
         l0arm bench runs/lenet5-l0-arm/seed-0
     """
     if path is None:
         _steps(only, threads, quick, out or Path("benchmarks/results"))
         return
-    stem = out or (path / "bench" if (path / "recipe.json").is_file() else Path(f"{path}-bench"))
+    stem = out or _home(path)
     files = [stem / "bench.txt", stem / "bench.json"]
     check_absent(files, force=force)
     found = deployment(path, data_dir, model, size, quiet=as_json)
@@ -73,6 +74,14 @@ def bench(
         say_json(result)
     else:
         say(f"{deployed_text(result)}\nwrote {files[0]} and {files[1]}")
+
+
+def _home(path: Path) -> Path:
+    """With the run, where the report looks for it, also for what was compacted inside of one."""
+    for folder in (path, path.parent):
+        if (folder / "recipe.json").is_file():
+            return bench_file(folder).parent
+    return Path(f"{path}-bench")
 
 
 def _steps(only: list[str] | None, threads: list[int] | None, quick: bool, out: Path) -> None:

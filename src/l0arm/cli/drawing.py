@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from l0arm.experiments import records
+from l0arm.experiments.bench_record import read_bench
 from l0arm.experiments.checkpoint import newest_checkpoint
 from l0arm.experiments.errors import UserError
 from l0arm.experiments.folder import RunFolder, flat
@@ -29,6 +30,7 @@ def drawable(path: Path) -> Run:
         settings={key: str(value) for key, value in flat(recipe.model_dump()).items()},
         inputs=_inputs(folder, recipe),
         filters=_filters(folder, recipe),
+        forms=read_bench(path),
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated
 
@@ -18,6 +17,7 @@ from l0arm.cli.table import write_table
 from l0arm.experiments.archive import archive
 from l0arm.experiments.campaign import Campaign, Job, jobs_of, progress, recipes_of
 from l0arm.experiments.errors import RunFailed
+from l0arm.experiments.executors import executor_named
 
 
 def reproduce(
@@ -26,11 +26,19 @@ def reproduce(
     seeds: Annotated[int, typer.Option(min=1, help="Runs of each row; the paper has 5.")] = 5,
     epochs: Annotated[int | None, typer.Option(help="Instead of the recipe's 200.")] = None,
     jobs: Annotated[
-        int, typer.Option(min=1, help="Runs at a time; each uses one core.")
-    ] = os.cpu_count() or 1,
+        int | None,
+        typer.Option(min=1, help="Runs at a time; each uses one core. All cores, unless told."),
+    ] = None,
     only: Annotated[str, typer.Option(help="Only these recipes, as 'mlp-*'.")] = "*",
     runs: RunsRoot = Path("runs"),
     results: Annotated[Path, typer.Option(help="Where the table goes.")] = Path("results"),
+    executor: Annotated[
+        str, typer.Option(metavar="local|ray", help="Processes of this machine, or tasks of Ray.")
+    ] = "local",
+    ray_address: Annotated[
+        str | None,
+        typer.Option(help="The Ray cluster; else RAY_ADDRESS, else one of this machine alone."),
+    ] = None,
     quiet: Quiet = False,
 ) -> None:
     """Run what is missing of a table, resume what was cut off, and write the table.
@@ -39,18 +47,19 @@ def reproduce(
     table says what is missing. Finished runs are copied, small, to RESULTS/runs.
 
         l0arm reproduce table2 --data-dir ~/mnist --seeds 1 --jobs 2
+        l0arm reproduce table2 --data-dir /shared/mnist --runs /shared/runs --executor ray
     """
+    runs, data_dir = runs.absolute(), data_dir and data_dir.absolute()
     recipes = recipes_of(what, only)
-    for name in sorted({recipe.data.name for recipe in recipes}):
-        load_data(name, data_dir, quiet=quiet)  # a missing file is told before anything runs
-    campaign = Campaign(jobs_of(recipes, runs, seeds, epochs), data_dir)
-    try:
-        failed = _watched(campaign, jobs, quiet)
-    finally:
-        for job in campaign.jobs:
-            if job.folder.finished:
-                archive(job.folder, results / "runs" / job.folder.path.relative_to(runs))
-        written = write_table(what, runs, results, seeds)
+    with executor_named(executor, ray_address) as place:
+        for name in sorted({recipe.data.name for recipe in recipes}):
+            load_data(name, data_dir, quiet=quiet)  # a missing file is told before anything runs
+        campaign = Campaign(jobs_of(recipes, runs, seeds, epochs), data_dir, place)
+        try:
+            failed = _watched(campaign, jobs or place.slots(), quiet)
+        finally:
+            _archive(campaign, runs, results)
+            written = write_table(what, runs, results, seeds)
     say(f"wrote {' and '.join(str(path) for path in written)}", quiet=quiet)
     if failed:
         first = failed[0]
@@ -58,6 +67,12 @@ def reproduce(
             f"{len(failed)} of {len(campaign.jobs)} runs did not finish; the first is "
             f"{first.folder.path}: {first.failure}"
         )
+
+
+def _archive(campaign: Campaign, runs: Path, results: Path) -> None:
+    for job in campaign.jobs:
+        if job.folder.finished:
+            archive(job.folder, results / "runs" / job.folder.path.relative_to(runs))
 
 
 def _watched(campaign: Campaign, jobs: int, quiet: bool) -> list[Job]:
@@ -74,7 +89,7 @@ def _overview(campaign: Campaign) -> Table:
     table = Table(title=f"{done} of {len(campaign.jobs)} runs done", title_justify="left")
     for column in ("run", "epoch", "% right", "% pruned", "s / epoch"):
         table.add_column(column, justify="left" if column == "run" else "right")
-    for job, _ in campaign.running.values():
+    for job, _ in campaign.running:
         last = progress(job)
         name = f"{job.recipe.name} seed {job.recipe.training.seed}"
         figures = ("0", "", "", "")

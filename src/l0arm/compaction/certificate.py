@@ -103,9 +103,12 @@ def certify(
     """Compare what compaction would make of ``gated`` with it, on copies; nothing is changed.
 
     Without arguments, on the example that ``sparsify`` was given. ``outputs`` names those (by key
-    or number) that count; all if left out.
+    or number) that count; those of the plan if left out.
     """
-    example = Example.of(example_inputs, example_kwargs, outputs) or gated.example
+    example = (
+        Example.of(example_inputs, example_kwargs, gated.outputs if outputs is None else outputs)
+        or gated.example
+    )
     if example is None:
         raise ValueError(
             "a certificate needs inputs to compare on: pass example_inputs=(x,), here or to "

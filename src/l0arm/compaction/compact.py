@@ -61,12 +61,15 @@ def certified(
 ) -> Certified:
     """The small network with its certificate, or CertificateError and everything as it was.
 
+    ``outputs`` names those that count, by key or number; left out, those of the plan, else all.
+
     >>> import l0arm
     >>> gated = l0arm.sparsify(l0arm.models.MLP((6, 5, 3)), lam=0.0)
     >>> small, certificate = certified(gated, torch.rand(4, 6))
     >>> certificate.passed, certificate.dtype
     (True, torch.float64)
     """
+    outputs = gated.outputs if outputs is None else outputs
     certificate = passed(
         certify(gated, example_inputs, example_kwargs, outputs=outputs, round_to=round_to)
     )

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from l0arm.compaction.attributes import update_attributes
-from l0arm.compaction.dead import follow_dead
 from l0arm.compaction.selection import InputSelection
 from l0arm.groups import Gated
+from l0arm.groups.copying import copied
+from l0arm.groups.dead import follow_dead
 from l0arm.groups.draw import Draw
 from l0arm.groups.layout import Layout, TensorCut, named_tensors
 from l0arm.groups.slicing import theta
@@ -42,9 +42,10 @@ def plain_copy(gated: Gated, *, share_hooks: bool) -> nn.Module:
     Shared, the user's own hooks are those of the original, so that what collects activations goes
     on collecting; else they are copied along, so that a scratch model disturbs nobody.
     """
+    gated.engine.check_attached()
     gated.engine.detach()
     try:
-        return copy.deepcopy(gated.model, _hooks(gated.model) if share_hooks else {})
+        return copied(gated.model, _hooks(gated.model) if share_hooks else {})
     finally:
         gated.engine.attach(gated.model)
 

@@ -13,9 +13,9 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from l0arm.compaction.cutting import cut, select_inputs
-from l0arm.compaction.dead import follow_dead
 from l0arm.compaction.dropout import NoDropout, without_dropout
 from l0arm.compaction.outputs import chosen, difference
+from l0arm.groups.dead import follow_dead
 from l0arm.groups.draw import Draw
 from l0arm.groups.engine import Engine
 from l0arm.groups.example import Example

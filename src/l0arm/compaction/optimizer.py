@@ -17,6 +17,7 @@ class Transfer:
     """Cuts all state when made, so that a refusal leaves the optimizer alone; then exchanges."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, gated: Gated, draw: Draw) -> None:
+        _check_kind(optimizer)
         self._optimizer, self._gated = optimizer, gated
         self._names = {id(p): name for name, p in gated.model.named_parameters()}
         # State is cut like its parameter, but never scaled: averages of gradients are not weights.
@@ -30,7 +31,7 @@ class Transfer:
         }
         gates = binary.z.bool()
         self._state[id(gated.phi)] = {
-            key: value[gates] if isinstance(value, Tensor) and value.dim() else value
+            key: value[gates] if _is_shaped(value, gated.phi, key) else value
             for key, value in optimizer.state.get(gated.phi, {}).items()
         }
 
@@ -70,16 +71,32 @@ def _weights(optimizer: torch.optim.Optimizer, gated: Gated) -> list[nn.Paramete
     return [p for p in held if id(p) not in of_gates]
 
 
+def _check_kind(optimizer: object) -> None:
+    """Anything that holds parameters and their state, such as a trainer's wrapper, will do."""
+    if not (hasattr(optimizer, "param_groups") and hasattr(optimizer, "state")):
+        raise TypeError(
+            f"optimizer must be a torch.optim.Optimizer, got {type(optimizer).__name__}; pass the "
+            "optimizer itself: a scheduler of it goes on by itself"
+        )
+
+
 def _cut_state(value: Any, parameter: Tensor, spec: TensorCut | None, draw: Draw, key: str) -> Any:
     """A tensor shaped like the parameter is cut like it; numbers and step counts stay."""
+    if not _is_shaped(value, parameter, key):
+        return value
+    return value.clone() if spec is None else theta(value, spec, draw).clone()
+
+
+def _is_shaped(value: Any, parameter: Tensor, key: str) -> bool:
+    """Whether state has an entry for each of the parameter; else it is a number, or refused."""
     if value is None or isinstance(value, int | float | str):
-        return value
+        return False
     if isinstance(value, Tensor) and value.dim() == 0:
-        return value
+        return False
     if not isinstance(value, Tensor) or value.shape != parameter.shape:
         what = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
         raise ValueError(
             f"cannot cut the optimizer state '{key}' of {what} for a parameter "
             f"of shape {tuple(parameter.shape)}; make a new optimizer for the compact network"
         )
-    return value.clone() if spec is None else theta(value, spec, draw).clone()
+    return True

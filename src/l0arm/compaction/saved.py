@@ -62,7 +62,7 @@ def save(
     _check_extra_state(gated.model)
     tied = tie_widths(gated) if uniform else None
     z_bar = gated.deterministic() if tied is None else tied.z
-    example = Example.of(example_inputs, example_kwargs) or gated.example
+    example = Example.of(example_inputs, example_kwargs, gated.outputs) or gated.example
     certificate = None if example is None else passed(certify_mask(gated, z_bar, example))
     draw = living_draw(gated, z_bar)
     gated.warn_of_empty(draw)
@@ -110,6 +110,11 @@ def load(folder: str | Path, factory: Callable[[], nn.Module]) -> nn.Module:
     the code that compaction uses, then gets the saved weights, buffers and dtypes. Whatever does
     not fit raises SavedError with the reason; no code from the folder is ever executed.
     """
+    if isinstance(factory, nn.Module) or not callable(factory):
+        raise TypeError(
+            "load takes what makes the original model (a class or a function), got "
+            f"{type(factory).__name__}; pass e.g. the class itself, or a lambda that calls it"
+        )
     folder = Path(folder)
     told = inspect_saved(folder)
     model = factory()

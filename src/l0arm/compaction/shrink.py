@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from l0arm.compaction.cutting import cut_copy
-from l0arm.compaction.dead import follow_dead
 from l0arm.compaction.optimizer import Transfer
 from l0arm.groups import Gated, Group, Slice
+from l0arm.groups.dead import follow_dead
 from l0arm.groups.draw import Draw
 from l0arm.groups.layout import TensorCut, named_tensors, units_of
 
@@ -54,7 +54,7 @@ def shrink(
     )
     smaller.phi.data = gated.phi.detach()[keep].clone()
     smaller.training, smaller.width_multiple = gated.training, gated.width_multiple
-    smaller.example = gated.example
+    smaller.example, smaller.outputs = gated.example, gated.outputs
     smaller.estimator, smaller.estimator_state = gated.estimator, gated.estimator_state
     if transfer is not None:
         transfer(small, smaller.phi)

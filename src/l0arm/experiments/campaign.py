@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -12,12 +10,15 @@ from pathlib import Path
 
 from l0arm.experiments import records
 from l0arm.experiments.errors import UserError
+from l0arm.experiments.executors import End, Executor, Handle, LocalProcesses, Work
 from l0arm.experiments.folder import RunFolder
+from l0arm.experiments.interruption import ends_as_interrupts
 from l0arm.experiments.recipe import Recipe, load_recipe
 from l0arm.experiments.tables import table_recipes
 
 ATTEMPTS = 2
 POLL_SECONDS = 0.5
+RESULT_SECONDS = 10.0  # network file systems show new files late
 
 
 @dataclass
@@ -37,6 +38,16 @@ class Job:
         command += ["--seed", str(training.seed), "--epochs", str(training.epochs)]
         return command + (["--data-dir", str(data_dir)] if data_dir else [])
 
+    def work(self, data_dir: Path | None) -> Work:
+        """The run as an executor sees it."""
+        threads = self.recipe.training.threads
+        return Work(tuple(self.command(data_dir)), self.log, threads)
+
+    @property
+    def log(self) -> Path:
+        """What the run says, beside its folder."""
+        return self.folder.path.with_suffix(".log")
+
     def epochs_done(self) -> int:
         """How far the run is."""
         path = self.folder.records
@@ -49,51 +60,61 @@ class Campaign:
 
     jobs: list[Job]
     data_dir: Path | None = None
-    running: dict[int, tuple[Job, subprocess.Popen[bytes]]] = field(default_factory=dict)
+    executor: Executor = field(default_factory=LocalProcesses)
+    running: list[tuple[Job, Handle]] = field(default_factory=list)
 
     def run(self, slots: int, watch: Callable[[Campaign], None]) -> list[Job]:
         """Run all jobs, at most ``slots`` at a time, and return those that failed."""
-        waiting = [job for job in self.jobs if not job.folder.finished]
-        try:
-            while waiting or self.running:
-                while waiting and len(self.running) < slots:
-                    self._start(waiting.pop(0))
-                time.sleep(POLL_SECONDS)
-                waiting += list(self._ended())
-                watch(self)
-        finally:
-            self._stop()
+        with ends_as_interrupts():
+            try:
+                self._run(slots, watch)
+            finally:
+                self._stop()
         return [job for job in self.jobs if not job.folder.finished]
+
+    def _run(self, slots: int, watch: Callable[[Campaign], None]) -> None:
+        waiting = [job for job in self.jobs if not job.folder.finished]
+        while waiting or self.running:
+            while waiting and len(self.running) < slots:
+                self._start(waiting.pop(0))
+            time.sleep(POLL_SECONDS)
+            waiting += list(self._ended())
+            watch(self)
 
     def _start(self, job: Job) -> None:
         job.attempts += 1
         job.folder.path.mkdir(parents=True, exist_ok=True)
-        with job.folder.path.with_suffix(".log").open("ab") as log:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "l0arm", *job.command(self.data_dir)],
-                stdout=log,
-                stderr=log,
-            )
-        self.running[process.pid] = (job, process)
+        self.running.append((job, self.executor.start(job.work(self.data_dir))))
 
     def _ended(self) -> Iterator[Job]:
-        """Jobs whose process is gone without a result and that may be tried again."""
-        for number, (job, process) in list(self.running.items()):
-            if process.poll() is None:
+        """Jobs that ended without a result and that may be tried again."""
+        for job, handle in list(self.running):
+            end = handle.poll()
+            if end is None:
                 continue
-            del self.running[number]
-            if job.folder.finished:
-                continue
-            job.failure = _last_line(job.folder.path.with_suffix(".log"))
-            if job.attempts < ATTEMPTS:
+            self.running.remove((job, handle))
+            job.failure = _failure(job, end)
+            if job.failure and job.attempts < ATTEMPTS:
                 yield job
 
     def _stop(self) -> None:
         """Ask what still runs to save itself, and wait for it."""
-        for _, process in self.running.values():
-            process.terminate()
-        for _, process in self.running.values():
-            process.wait()
+        for _, handle in self.running:
+            handle.stop()
+        for _, handle in self.running:
+            handle.wait()
+
+
+def _failure(job: Job, end: End) -> str:
+    """Why the run has no result; nothing if it has one."""
+    if _appears(job.folder.result, RESULT_SECONDS if end.code == 0 else 0.0):
+        return ""
+    if end.code == 0:
+        return (
+            f"it ended well, but {job.folder.result} did not appear; all machines of a cluster "
+            "must share the folder of the runs: name one with --runs"
+        )
+    return end.reason or _last_line(job.log)
 
 
 def recipes_of(campaign: str, only: str = "*") -> list[Recipe]:
@@ -124,6 +145,13 @@ def progress(job: Job) -> records.EpochRecord | None:
     return records.read(job.folder.records)[-1] if job.epochs_done() else None
 
 
+def _appears(path: Path, seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while not path.exists() and time.monotonic() < deadline:
+        time.sleep(POLL_SECONDS)
+    return path.exists()
+
+
 def _last_line(path: Path) -> str:
-    lines = path.read_text(errors="replace").strip().splitlines()
+    lines = path.read_text(errors="replace").strip().splitlines() if path.exists() else []
     return lines[-1] if lines else "it ended without a word"

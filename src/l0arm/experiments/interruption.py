@@ -36,3 +36,18 @@ def stoppable() -> Iterator[Stop]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def ends_as_interrupts() -> Iterator[None]:
+    """SIGTERM and SIGHUP raise KeyboardInterrupt, as Ctrl-C does: what is open gets closed."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread may handle signals
+        return
+    ends = (signal.SIGTERM, signal.SIGHUP)
+    before = {s: signal.signal(s, signal.default_int_handler) for s in ends}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

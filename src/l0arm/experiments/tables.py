@@ -113,7 +113,7 @@ def table_recipes(number: int) -> list[Recipe]:
     if not printed:
         numbers = sorted({str(recipe.paper.table) for recipe in known if recipe.paper})
         raise UserError(f"no recipe belongs to table {number}; there are {' and '.join(numbers)}")
-    networks = {(recipe.model.name, recipe.data.name) for recipe in printed}
+    alike = {_trained(recipe) for recipe in printed}  # a short teacher is no row
     controls = _controls(printed)
     return sorted(
         (
@@ -121,10 +121,14 @@ def table_recipes(number: int) -> list[Recipe]:
             for recipe in known
             if recipe in printed
             or recipe.name in controls
-            or (not recipe.gated and (recipe.model.name, recipe.data.name) in networks)
+            or (not recipe.gated and _trained(recipe) in alike)
         ),
         key=lambda recipe: _order(recipe, controls),
     )
+
+
+def _trained(recipe: Recipe) -> tuple[str, str, int]:
+    return recipe.model.name, recipe.data.name, recipe.training.epochs
 
 
 def _controls(recipes: Iterable[Recipe]) -> set[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor
 
 from l0arm.groups.modes import in_eval
+from l0arm.groups.outputs import chosen
 
 if TYPE_CHECKING:
     from l0arm.groups.gated import Gated
@@ -18,7 +20,8 @@ def check(gated: Gated, *args: Any, **kwargs: Any) -> float:
     """The largest difference between sliced and masked outputs, relative to the outputs' size.
 
     Each group is tried alone: one unit closed, every other one, all but the first. Raises if they
-    differ. (In half precision differences below a few percent cannot be told from rounding.)
+    differ, or if the model returns nothing that can be compared. (In half precision differences
+    below a few percent cannot be told from rounding.)
     """
     execution, worst = gated.execution, 0.0
     try:
@@ -46,32 +49,43 @@ def _masks(gated: Gated, number: int) -> Iterator[Tensor]:
 def _difference(
     gated: Gated, z: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[float, float]:
-    outputs = []
+    found = []
     for execution in ("sliced", "masked"):
         gated.execution = execution
         with torch.no_grad(), gated.drawn(z, writes=False):
-            outputs.append(list(_tensors(gated(*args, **kwargs))))
-    worst = allowed = 0.0
-    for sliced, masked in zip(*outputs, strict=True):
-        if not bool(masked.isfinite().all()):
-            raise ValueError("the outputs are not finite and cannot be compared; check the input")
-        scale = max(float(masked.abs().max()), torch.finfo(masked.dtype).tiny)
-        worst = max(worst, float((sliced - masked).abs().max()) / scale)
-        allowed = max(allowed, min(0.05, 1e3 * torch.finfo(masked.dtype).eps))  # 1e-4 in float32
-    return worst, allowed
+            found.append(_numbers(gated(*args, **kwargs), gated.outputs))
+    sliced, masked = found
+    if not all(bool(tensor.isfinite().all()) for tensor in masked.values()):
+        raise ValueError("the outputs are not finite and cannot be compared; check the input")
+    pairs = [(sliced.get(name), y) for name, y in masked.items()]
+    return max(_apart(x, y) for x, y in pairs), max(_allowed(y) for y in masked.values())
 
 
-def _tensors(output: Any) -> Iterator[Tensor]:
-    """Floating point tensors in an output, in nested tuples, lists and mappings."""
-    if isinstance(output, Tensor):
-        if output.is_floating_point() and output.numel():
-            yield output
-    elif isinstance(output, dict):
-        for value in output.values():
-            yield from _tensors(value)
-    elif isinstance(output, tuple | list):
-        for value in output:
-            yield from _tensors(value)
+def _numbers(output: Any, names: tuple[str, ...]) -> dict[str, Tensor]:
+    """The tensors of an output that can tell a difference."""
+    found = {
+        name: tensor
+        for name, tensor in chosen(output, names).items()
+        if tensor.numel() and (tensor.is_floating_point() or tensor.is_complex())
+    }
+    if not found:
+        raise ValueError(
+            f"the model returns {type(output).__name__}, with no number that could be compared; "
+            "let it return floating point tensors, also within tuples, lists, mappings or "
+            "dataclasses"
+        )
+    return found
+
+
+def _apart(sliced: Tensor | None, masked: Tensor) -> float:
+    if sliced is None or sliced.shape != masked.shape:
+        return math.inf
+    scale = max(float(masked.abs().max()), torch.finfo(masked.dtype).tiny)
+    return float((sliced - masked).abs().max()) / scale
+
+
+def _allowed(masked: Tensor) -> float:
+    return float(min(0.05, 1e3 * torch.finfo(masked.dtype).eps))  # 1e-4 in float32
 
 
 def _message(name: str, difference: float) -> str:

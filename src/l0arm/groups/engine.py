@@ -49,6 +49,19 @@ class Engine:
                 self._handles += hook.register(module)
                 self._hooks.append(hook)
 
+    @property
+    def attached(self) -> bool:
+        """Whether the hooks are on."""
+        return bool(self._handles)
+
+    def check_attached(self) -> None:
+        """Raise if the model was given back: without hooks it would run dense, unnoticed."""
+        if not self.attached:
+            raise RuntimeError(
+                "this Gated was released: its model has no gates any more; compact before "
+                "release(), or gate the model again with sparsify(gated.model, ...)"
+            )
+
     def detach(self) -> None:
         """Take the hooks off again."""
         for handle in self._handles:

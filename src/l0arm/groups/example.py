@@ -6,8 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils import _pytree as pytree
+
+from l0arm.groups.copying import copied
+from l0arm.groups.modes import quiet
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,9 +30,9 @@ class Example:
     ) -> Example | None:
         """From what a user passes: a single value is one argument; nothing at all is no example.
 
-            >>> import torch
+        >>> import torch
         >>> Example.of(torch.zeros(2)).args
-            (tensor([0., 0.]),)
+        (tensor([0., 0.]),)
         """
         if inputs is None and kwargs is None:
             return None
@@ -42,3 +45,24 @@ class Example:
         """The same call with every tensor changed."""
         args, kwargs = pytree.tree_map_only(Tensor, change, (self.args, dict(self.kwargs)))
         return replace(self, args=args, kwargs=kwargs)
+
+    def check_runs(self, model: nn.Module) -> None:
+        """Raise unless the model runs on it; asked of a copy, in the model's own precision."""
+        twin, like = copied(model), next(model.parameters())
+
+        def fitting(tensor: Tensor) -> Tensor:
+            return tensor.to(like) if tensor.is_floating_point() else tensor.to(like.device)
+
+        failures: list[Exception] = []
+        for call in (self.each(lambda tensor: tensor.to(like.device)), self.each(fitting)):
+            try:
+                with quiet(twin):
+                    twin(*call.args, **call.kwargs)
+                return
+            except Exception as error:  # whatever a forward raises
+                failures.append(error)
+        text = (str(failures[0]).strip() or "no message").splitlines()[0].strip()[:200]
+        raise ValueError(
+            f"the model does not run on the example inputs: {type(failures[0]).__name__}: {text}; "
+            "check their shapes, dtypes and device"
+        )

@@ -1,4 +1,6 @@
-"""How much of a tensor is open on average, exactly: the gates are independent.
+"""How much of a tensor is there on average, exactly: the gates are independent.
+
+Closed units of a group that can only zero them (nothing makes or selects them) still cost.
 
 Differentiable in pi, so that a budget can pull at it.
 """
@@ -14,7 +16,7 @@ from l0arm.groups.layout import Axis, Layout, TensorCut
 
 
 def expected_share(layout: Layout, spec: TensorCut, shape: torch.Size, pi: Tensor) -> Tensor:
-    """E[open share] of a tensor: the product over its dimensions of the mean of their positions.
+    """E[share left] of a tensor: the product over its dimensions of the mean of their positions.
 
     A group on two dimensions (a tied weight) makes them dependent: positions that share a gate are
     open with probability pi, not pi^2; the difference is added.
@@ -27,7 +29,7 @@ def expected_share(layout: Layout, spec: TensorCut, shape: torch.Size, pi: Tenso
     for p in positions.values():
         share = share * p.mean()
     for (one, left), (other, right) in combinations(spec.axes.items(), 2):
-        for group in {r.group for r in left.reaches} & {r.group for r in right.reaches}:
+        for group in _dropped(left) & _dropped(right):
             rest = [p.mean() for dim, p in positions.items() if dim not in (one, other)]
             extra = _dependence(layout, group, left, right, padded)
             share = share + extra * torch.stack([*rest, pi.new_ones(())]).prod()
@@ -38,9 +40,14 @@ def _open(axis: Axis, padded: Tensor, without: int | None = None) -> Tensor:
     """P(open) of every position of a dimension: all groups that reach it agree."""
     probability = padded.new_ones(axis.size)
     for reach in axis.reaches:
-        if reach.group != without:
+        if reach.drops and reach.group != without:
             probability = probability * padded[reach.gates_on(padded.device)]
     return probability
+
+
+def _dropped(axis: Axis) -> set[int]:
+    """The groups whose closed units are not there."""
+    return {reach.group for reach in axis.reaches if reach.drops}
 
 
 def _dependence(layout: Layout, group: int, left: Axis, right: Axis, padded: Tensor) -> Tensor:

@@ -22,7 +22,8 @@ from l0arm.groups.group import Group
 from l0arm.groups.layout import resolve
 from l0arm.groups.objective import NonFiniteLoss, Objective
 from l0arm.groups.synchrony import check_synchronised
-from l0arm.groups.validation import check_estimator
+from l0arm.groups.undoing import undone_if_refused
+from l0arm.groups.validation import check_gates
 
 Execution = Literal["sliced", "masked"]
 Threshold = float | Literal["valley"]
@@ -85,6 +86,7 @@ class Gated(nn.Module):
     sizes: Tensor  # |g|: how many weights each gate answers for (Eq. 17)
     penalty_weight: float = 1.0  # of all penalties together: a warm-up lowers it
     averaged_elsewhere: bool = False  # several processes: you average the gradients, not DDP
+    outputs: tuple[str, ...] = ()  # those that count, by key or number; all if empty
 
     def __init__(
         self,
@@ -102,20 +104,21 @@ class Gated(nn.Module):
         self.method = method
         self.estimator = copy.deepcopy(method.estimator)  # what it remembers is this model's own
         self.estimator_state: nn.Module | None = getattr(self.estimator, "state", None)
-        check_estimator(self.estimator, [self.groups[n].name for n in self.layout.twice])
         self.execution = execution
         self.threshold = threshold
         self.sharing = sharing  # compute once what both evaluations of a step have in common
         self.model = model
         self._lay_out_gates(next(model.parameters()).device, generator)
-        self.engine = Engine(model, self.layout)
+        check_gates(self.estimator, self.gates, [self.groups[n].name for n in self.layout.twice])
         self.width_multiple = 1
         self.example: Example | None = None  # inputs on which compaction shows what it did
         self.budget: nn.Module | None = None  # a limit on the expected cost, instead of lambda
         self._warned: set[str] = set()
-        self.extras = nn.ModuleDict(getattr(method, "extras", _none)(self))
-        with torch.no_grad():
-            self.penalty()  # a strength that does not fit the groups is told now
+        with undone_if_refused(model):
+            self.engine = Engine(model, self.layout)
+            self.extras = nn.ModuleDict(getattr(method, "extras", _none)(self))
+            with torch.no_grad():
+                self.penalty()  # a strength that does not fit the groups is told now
 
     def _lay_out_gates(self, device: torch.device, generator: torch.Generator | None) -> None:
         """phi at its start, and what belongs to each gate."""
@@ -213,7 +216,11 @@ class Gated(nn.Module):
         return pi.new_tensor(valleys)[self.group_of]
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """The model under the draw in force, else under a fresh one (training) or z-bar (eval)."""
+        """The model under the draw in force, else under a fresh one (training) or z-bar (eval).
+
+        A draw is a constant to autograd: ``gated(x)`` outside of ``loss`` trains the weights only,
+        and leaves ``phi.grad`` as it was.
+        """
         if self.engine.draw_now() is not None:
             return self._call(*args, **kwargs)
         z = self.gates.sample() if self.training else self.deterministic()
@@ -249,7 +256,10 @@ class Gated(nn.Module):
         return check(self, *args, **kwargs)
 
     def release(self) -> nn.Module:
-        """Take the hooks off and give the plain model back; this Gated is of no use after that."""
+        """Take the hooks off and give the plain model back, dense, with all its weights.
+
+        This Gated then refuses to run, to train and to compact: compact first if you want both.
+        """
         self.engine.detach()
         return self.model
 
@@ -285,6 +295,7 @@ class Gated(nn.Module):
 
         If the estimator asks for the derivative in closed gates too, nothing is dropped.
         """
+        self.engine.check_attached()
         drops = getattr(self.estimator, "drops", True) or not z.requires_grad
         sliced = self.execution == "sliced" and drops
         draw = Draw(self.layout, z, sliced=sliced, writes=writes, like=like)

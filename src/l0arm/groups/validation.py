@@ -58,14 +58,22 @@ def check_modules(model: nn.Module, groups: Sequence[Group]) -> None:
                 )
 
 
-def check_estimator(estimator: object, tied: Sequence[str]) -> None:
-    """An estimator that asks for df/dz would get it twice from weights that a group also makes."""
-    if tied and not getattr(estimator, "drops", True):
-        raise ValueError(
-            f"{type(estimator).__name__} needs the derivative of the loss in the gates, but group "
-            f"'{tied[0]}' reads and makes one tensor (tied weights), where a gate acts twice; "
-            "use an estimator that asks for losses only, e.g. 'disarm', or untie the weights"
-        )
+def check_gates(estimator: object, gates: object, tied: Sequence[str]) -> None:
+    """On weights that a group also makes a gate acts twice: 0 and 1 can, fractions cannot.
+
+    An estimator that asks for df/dz would get it twice.
+    """
+    if tied and hasattr(gates, "rsample"):
+        what = f"{type(gates).__name__} draws fractions"
+    elif tied and not getattr(estimator, "drops", True):
+        what = f"{type(estimator).__name__} needs the derivative of the loss in the gates"
+    else:
+        return
+    raise ValueError(
+        f"{what}, but group '{tied[0]}' reads and makes one tensor (tied weights), where a gate "
+        "acts twice; use gates that are 0 or 1 with an estimator that asks for losses only, e.g. "
+        "method='l0-disarm', or untie the weights"
+    )
 
 
 def check_select(group: Group, taken: Container[str]) -> int:

@@ -1,48 +1,57 @@
-"""L0-DisARM with an end: the gates learn, are decided, and the weights settle under them."""
+"""l0-best: DisARM under a price per parameter; then every gate is decided, and the weights settle.
+
+Evidence for each of its parts: docs/l0-best.md.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 
-from l0arm.gates import ScaledSigmoid
+from l0arm.estimators import DisARM
+from l0arm.gates import Bernoulli, ScaledSigmoid
 from l0arm.groups import Gated
-from l0arm.methods.l0 import GateLike, l0
+from l0arm.groups.dead import follow_dead
+from l0arm.methods.l0 import GateLike
 from l0arm.methods.method import Method
-from l0arm.methods.stage import Stage, Validate, half_cosine, never
-from l0arm.penalties import Strength
+from l0arm.methods.stage import Ramp, Stage, Validate, half_cosine, never
+from l0arm.penalties.parameters import Parameters, parameter_count
 
-SURE = 100.0  # k phi of a decided gate: sigmoid(-100) is 4e-44, which no u in float32 undercuts
+SURE = 100.0  # phi of a decided gate: sigmoid(-7 * 100) is 0
 
 
 def l0_best(
-    lam: Strength,
-    *,
-    gate: GateLike = ScaledSigmoid(),
-    l1: Strength = 0.0,
-    l2: Strength = 0.0,
-    settle: float = 0.25,
+    lam: float, *, gate: GateLike = ScaledSigmoid(), settle: float = 0.25, warm_up: float = 0.75
 ) -> Method:
-    """DisARM for all but the last ``settle`` of the epochs; then the gates stay as they are.
+    """Minimise data loss + lam E[parameters left], and end with gates that are open or closed.
 
-    While gates are undecided the thresholded network is not the one that was trained. So they are
-    decided at once, by the threshold, and the weights are trained on under the fixed gates with
-    a rate that falls to zero.
+    ``lam`` is the price of one parameter in the mean loss, the same in all layers. It grows from 0
+    over the first ``warm_up`` of the learning, slowly: a price that comes at once closes the layer
+    with the most weights per unit before its gates know what they are worth. For the last
+    ``settle`` of the epochs the gates are fixed, as the threshold decides: while they are
+    undecided, the thresholded network is not the one that was trained. The weights are trained on
+    with a rate that falls to zero.
     """
-    if not 0.0 < settle < 1.0:
-        raise ValueError(f"settle is the share of the last stage, between 0 and 1; got {settle}")
-    stages = (
-        Stage("learn", 1 - settle),
-        Stage("settle", settle, enter=decide, gate_lr=0.0, anneal=half_cosine, penalty=never),
-    )
-    return replace(
-        l0(lam, estimator="disarm", gate=gate, l1=l1, l2=l2, name="l0-best"), stages=stages
+    for name, share in (("settle", settle), ("warm_up", warm_up)):
+        if not 0.0 < share < 1.0:
+            raise ValueError(f"{name} is a share between 0 and 1; got {share!r}")
+    return Method(
+        "l0-best",
+        Bernoulli(gate),
+        DisARM(),
+        (Parameters(lam),),
+        stages=(
+            Stage("learn", 1 - settle, penalty=Ramp(0.0, warm_up)),
+            Stage("settle", settle, enter=decide, gate_lr=0.0, anneal=half_cosine, penalty=never),
+        ),
+        extras=parameter_count,
     )
 
 
 def decide(gated: Gated, validate: Validate | None) -> None:
-    """Every gate is open or closed for sure, as the threshold says (Eq. 14)."""
+    """Every gate is open or closed for sure, as the threshold says (Eq. 14).
+
+    Units without a path to the output close, too: nothing has told their gates what they are for.
+    """
     with torch.no_grad():
-        open_now = gated.deterministic() > 0
-        gated.phi.copy_(torch.where(open_now, SURE, -SURE))
+        alive = follow_dead(gated.layout, gated.deterministic())
+        gated.phi.copy_(torch.where(alive > 0, SURE, -SURE))

@@ -35,17 +35,17 @@ class ExpectedFlops:
     step: float
 
 
-def expected_flops(gated: Gated, *inputs: Any) -> ExpectedFlops:
+def expected_flops(gated: Gated, *inputs: Any, **kwargs: Any) -> ExpectedFlops:
     """E[FLOPs] under the gates at the present phi."""
-    return FlopsMeter(gated, *inputs)()
+    return FlopsMeter(gated, *inputs, **kwargs)()
 
 
 class FlopsMeter:
     """Counts the dense network once; each call then gives E[FLOPs] at the phi of that moment."""
 
-    def __init__(self, gated: Gated, *inputs: Any) -> None:
+    def __init__(self, gated: Gated, *inputs: Any, **kwargs: Any) -> None:
         self._gated = gated
-        self._per_module = flops_by_module(gated, *inputs)
+        self._per_module = flops_by_module(gated, *inputs, **kwargs)
         if not gated.method.estimator.forwards:  # type: ignore[attr-defined]
             raise ValueError(
                 f"{type(gated.method.estimator).__name__} evaluates the loss as often as the "
@@ -72,11 +72,11 @@ def count_flops(model: nn.Module, *inputs: Any) -> int:
     return int(counter.get_total_flops())
 
 
-def flops_by_module(gated: Gated, *inputs: Any) -> dict[str, float]:
+def flops_by_module(gated: Gated, *inputs: Any, **kwargs: Any) -> dict[str, float]:
     """FLOPs of the dense network, split by the module that spends them."""
     model = gated.model
     with in_eval(model), torch.no_grad(), FlopCounterMode(display=False) as counter:
-        model(*inputs)
+        model(*inputs, **kwargs)
     root = type(model).__name__
     total = {
         name.removeprefix(root).removeprefix("."): float(sum(ops.values()))

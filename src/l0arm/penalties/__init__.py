@@ -2,7 +2,8 @@
 
 from l0arm.penalties.kl import GateKL
 from l0arm.penalties.norms import L0, L1, L2
+from l0arm.penalties.parameters import Parameters
 from l0arm.penalties.prior import BetaPrior
 from l0arm.penalties.strength import Strength
 
-__all__ = ["L0", "L1", "L2", "BetaPrior", "GateKL", "Strength"]
+__all__ = ["L0", "L1", "L2", "BetaPrior", "GateKL", "Parameters", "Strength"]

@@ -1,4 +1,4 @@
-"""What a network costs on average under its gates: parameters or FLOPs, differentiable in phi."""
+"""What a network costs on average under its gates, differentiable in phi."""
 
 from __future__ import annotations
 
@@ -17,20 +17,31 @@ class ExpectedCost:
     """``sum_l c_l E[open share of l]``, where c_l is what tensor l costs when all of it is there.
 
     The gates are independent, so this is the mean cost over draws, exactly. The price is a scale:
-    one per weight for parameters, the FLOPs of its layer for FLOPs.
+    one per weight for parameters, the FLOPs of its layer for FLOPs. ``made`` and ``read`` are
+    prices that depend on one side only, the share of the units that a tensor makes or reads.
     """
 
-    def __init__(self, gated: Gated, prices: Mapping[str, float], constant: float = 0.0) -> None:
+    def __init__(
+        self,
+        gated: Gated,
+        prices: Mapping[str, float],
+        constant: float = 0.0,
+        made: Mapping[str, float] | None = None,
+        read: Mapping[str, float] | None = None,
+    ) -> None:
         tensors = named_tensors(gated.model)
         specs = gated.layout.tensors
         self._layout = gated.layout
+        priced = [(name, price, specs.get(name)) for name, price in prices.items()]
+        priced += [(name, price, units_made(specs[name])) for name, price in (made or {}).items()]
+        priced += [(name, price, units_read(specs[name])) for name, price in (read or {}).items()]
         self._gated = [
-            (price, replace(specs[name], elementwise=[]), tensors[name].shape)
-            for name, price in prices.items()
-            if name in specs and specs[name].axes
+            (price, replace(spec, elementwise=[]), tensors[name].shape)
+            for name, price, spec in priced
+            if spec is not None and spec.axes
         ]
-        self._fixed = constant + sum(p for n, p in prices.items() if not _cut(specs.get(n)))
-        self.dense = constant + sum(prices.values())
+        self._fixed = constant + sum(price for _, price, spec in priced if not _cut(spec))
+        self.dense = constant + sum(price for _, price, _ in priced)
 
     def __call__(self, pi: Tensor) -> Tensor:
         """E[cost] when the gates are open with probabilities pi."""
@@ -42,6 +53,21 @@ class ExpectedCost:
         """The cost when only the units that must stay are open."""
         with torch.no_grad():
             return float(self(floors.to(pi)))
+
+
+def units_made(spec: TensorCut) -> TensorCut:
+    """The cut along those dimensions only on which units are made, not read."""
+    return _along(spec, reading=False)
+
+
+def units_read(spec: TensorCut) -> TensorCut:
+    """The cut along those dimensions only on which units are read."""
+    return _along(spec, reading=True)
+
+
+def _along(spec: TensorCut, *, reading: bool) -> TensorCut:
+    axes = {d: a for d, a in spec.axes.items() if any(r.folds for r in a.reaches) == reading}
+    return replace(spec, axes=axes, elementwise=[])
 
 
 def _cut(spec: TensorCut | None) -> bool:

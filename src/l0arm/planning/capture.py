@@ -6,16 +6,17 @@ import io
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from typing import Any
 
 import torch
 from torch import fx, nn
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.utils import _pytree as pytree
 
-from l0arm.compaction.outputs import tensors_in
 from l0arm.groups.layout import named_tensors
 from l0arm.groups.modes import quiet
+from l0arm.groups.outputs import tensors_in
 
 
 class PlanError(ValueError):
@@ -47,9 +48,8 @@ def capture(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
                 exported = torch.export.export(model, tuple(args), dict(kwargs), strict=False)
         except Exception as error:
             raise PlanError(
-                f"torch.export cannot capture the model: {_first_line(error)}. Control flow that "
-                "depends on data has no graph; plan a part of the model without it, or write the "
-                "groups by hand"
+                f"torch.export cannot capture the model: {_explained(error, output)}; plan a part "
+                "of the model without it, or write the groups by hand"
             ) from None
     first = first_names(model)
     known = named_tensors(model)
@@ -101,6 +101,21 @@ def _key(entry: Any) -> str:
         if hasattr(entry, attribute):
             return str(getattr(entry, attribute))
     return str(entry)
+
+
+def _explained(error: Exception, output: Any) -> str:
+    """What stands in the way, as far as it can be told."""
+    unknown = next((leaf for leaf in pytree.tree_leaves(output) if is_dataclass(leaf)), None)
+    if unknown is not None:
+        name = type(unknown).__name__
+        return (
+            f"it returns {name}, a dataclass that torch does not know; tell it once with "
+            f"torch.export.register_dataclass({name})"
+        )
+    why = _first_line(error)
+    if isinstance(error, GuardOnDataDependentSymNode):
+        return f"{why}. Control flow that depends on data has no graph"
+    return why
 
 
 def _first_line(error: Exception) -> str:

@@ -53,6 +53,7 @@ class Plan:
     skipped: tuple[Skipped, ...] = ()
     weights: int = 0  # parameters of the whole model
     macs: int = 0  # multiply-adds of one pass of the example
+    outputs: tuple[str, ...] = ()  # those that keep their shape, by key or number; all if empty
 
     @property
     def groups(self) -> tuple[Group, ...]:
@@ -65,6 +66,7 @@ class Plan:
 
     def with_floor(self, floor: int | float) -> Plan:
         """At least this many units of every group stay, or this share of them if below 1."""
+        _check_floor(floor)
 
         def floored(group: Group) -> Group:
             least = floor if isinstance(floor, int) else -int(-floor * group.units // 1)
@@ -95,7 +97,8 @@ class Plan:
         ]
         skipped = [asdict(entry) for entry in self.skipped]
         head = {"format": FORMAT, "version": VERSION, "weights": self.weights, "macs": self.macs}
-        return json.dumps({**head, "groups": entries, "skipped": skipped}, indent=1)
+        told = {"outputs": list(self.outputs), "groups": entries, "skipped": skipped}
+        return json.dumps({**head, **told}, indent=1)
 
     @classmethod
     def from_json(cls, text: str) -> Plan:
@@ -110,7 +113,8 @@ class Plan:
             Skipped(**checked(e, f"skipped {n}", {"layer": str, "reason": str}))
             for n, e in enumerate(record["skipped"])
         ]
-        return cls(tuple(entries), tuple(skipped), record["weights"], record["macs"])
+        outputs = tuple(record["outputs"])
+        return cls(tuple(entries), tuple(skipped), record["weights"], record["macs"], outputs)
 
     def __str__(self) -> str:
         rows = [
@@ -120,6 +124,16 @@ class Plan:
         return table(rows, [(s.layer, s.reason) for s in self.skipped], self.weights, self.macs)
 
 
+def _check_floor(floor: object) -> None:
+    count = isinstance(floor, int) and not isinstance(floor, bool) and floor >= 0
+    share = isinstance(floor, float) and 0.0 < floor < 1.0
+    if not (count or share):
+        raise ValueError(
+            "floor is a count of units, e.g. 8, or a share of them above 0 and below 1; "
+            f"got {floor!r}"
+        )
+
+
 def _document(text: str) -> dict[str, Any]:
     try:
         record = json.loads(text)
@@ -127,7 +141,11 @@ def _document(text: str) -> dict[str, Any]:
         raise RecordError(f"this is not JSON: {error}") from None
     fields = {"format": str, "version": int, "groups": list}
     optional = {"skipped": (list, []), "weights": (int, 0), "macs": (int, 0)}
+    optional |= {"outputs": (list, [])}
     record = checked(record, "the plan", fields, optional)
+    wrong = [name for name in record["outputs"] if not isinstance(name, str)]
+    if wrong:
+        raise RecordError(f"the plan: outputs must be names, got {wrong[0]!r}")
     if (record["format"], record["version"]) != (FORMAT, VERSION):
         raise RecordError(
             f"expected format {FORMAT!r}, version {VERSION}; "

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import nn
 
 from l0arm.groups import Gated, Group
 from l0arm.groups.attention import replace_attention
+from l0arm.groups.copying import copied
 from l0arm.groups.layout import named_tensors
 from l0arm.planning.capture import Captured, PlanError, capture, first_names
 from l0arm.planning.gains import macs_freed, weights_freed
@@ -17,7 +18,7 @@ from l0arm.planning.patches import counters, options, tallies
 from l0arm.planning.plan import How, Plan, PlannedGroup, Skipped
 from l0arm.planning.products import even_out
 from l0arm.planning.reasons import skipped_layers
-from l0arm.planning.refusals import refused_tensors, rewritten
+from l0arm.planning.refusals import refused_tensors, rewritten, unready
 from l0arm.planning.selection import Patterns, matching_modules
 from l0arm.planning.settle import counted, is_masked, settle
 from l0arm.planning.site import Trace
@@ -33,14 +34,15 @@ def plan(
     *,
     include: Patterns | None = None,
     exclude: Patterns | None = None,
-    outputs: Sequence[str | int] | None = None,
+    outputs: Sequence[str | int] | str | int | None = None,
 ) -> Plan:
     """Find which positions of which tensors must be cut together, on a captured graph.
 
     ``include`` and ``exclude`` name layers by glob (``"layer4.*"``) or type: only units made by
     included layers are gated, and nothing of an excluded layer is cut. ``outputs`` names those
-    (by key or number) that must keep their shape; all of them if left out. The model is not
-    changed. ``print(plan)`` shows what was found and what was left alone, with reasons.
+    (by key or number) that must keep their shape; all of them if left out. The plan remembers
+    them, and compaction compares only those. The model is not changed. ``print(plan)`` shows what
+    was found and what was left alone, with reasons.
 
     >>> import torch
     >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
@@ -50,13 +52,13 @@ def plan(
     args = example_inputs if isinstance(example_inputs, tuple | list) else (example_inputs,)
     kwargs = dict(example_kwargs or {})
     _check(model)
-    included, excluded = matching_modules(model, include), matching_modules(model, exclude)
-    twin = copy.deepcopy(model)
+    included = matching_modules(model, include, "include")
+    twin = _twin(model)
     replaced = replace_attention(twin)
-    refused = {**refused_tensors(twin), **_excluded(model, excluded)}
+    refused = _refused(model, twin, exclude)
     captured = capture(twin, args, kwargs)
-    kept = _chosen(captured, outputs)
-    trace = walk(twin, captured, _by_first_name(twin, refused), kept)
+    kept = _chosen(captured, _names(outputs))
+    trace = walk(twin, captured, refused, kept)
     even_out(trace)
     shapes = {name: tuple(tensor.shape) for name, tensor in named_tensors(twin).items()}
     found = find_groups(trace.atoms, shapes)
@@ -82,7 +84,7 @@ def _plan(
     replaced: Sequence[str],
 ) -> Plan:
     tensors = named_tensors(model)
-    skipped = skipped_layers(model, trace.atoms, found, asked)
+    skipped = skipped_layers(model, trace, found, asked)
     if not groups:
         raise PlanError(_nothing(skipped))
     freed = macs_freed(trace, asked)
@@ -95,7 +97,8 @@ def _plan(
             exchanged = _inside(entry.group, replaced)
             planned.append(PlannedGroup(group, how, weights, macs, exchanged))
     total = sum(p.numel() for p in model.parameters())
-    return Plan(tuple(planned), skipped, total, sum(work.macs for work in trace.work))
+    spent = sum(work.macs for work in trace.work)
+    return Plan(tuple(planned), skipped, total, spent, trace.outputs)
 
 
 def _how(group: Group, replaces: Sequence[str]) -> How:
@@ -119,6 +122,13 @@ def _check(model: nn.Module) -> None:
         raise PlanError("the model is gated already; plan the plain model, or compact it first")
     if next(model.parameters(), None) is None:
         raise PlanError(f"{type(model).__name__} has no parameters: there is nothing to gate")
+    if isinstance(model, torch.jit.ScriptModule):
+        raise PlanError(
+            "a ScriptModule has no graph to plan on: plan the nn.Module it was made from"
+        )
+    why_not = unready(model)
+    if why_not is not None:
+        raise PlanError(why_not)
     names = rewritten(model)
     if names:
         raise PlanError(
@@ -128,21 +138,34 @@ def _check(model: nn.Module) -> None:
         )
 
 
-def _excluded(model: nn.Module, modules: set[str]) -> dict[str, str]:
-    names = named_tensors(model)
-    return {
-        name: f"'{module_of(name)}' is excluded" for name in names if module_of(name) in modules
-    }
-
-
-def _by_first_name(model: nn.Module, refused: Mapping[str, str]) -> dict[str, str]:
-    known, first = named_tensors(model), first_names(model)
+def _refused(model: nn.Module, twin: nn.Module, exclude: Patterns | None) -> dict[str, str]:
+    """Why tensors are not cut, by their first names: the user's reason comes before others."""
+    modules = matching_modules(model, exclude, "exclude")
+    names = [name for name in named_tensors(model) if module_of(name) in modules]
+    excluded = {name: f"'{module_of(name)}' is excluded" for name in names}
+    known, first = named_tensors(twin), first_names(twin)
+    refused = {**refused_tensors(twin), **excluded}
     return {first[id(known[name])]: why for name, why in refused.items() if name in known}
 
 
-def _chosen(captured: Captured, outputs: Sequence[str | int] | None) -> frozenset[str]:
+def _twin(model: nn.Module) -> nn.Module:
+    try:
+        return copied(model)
+    except ValueError as error:
+        raise PlanError(str(error)) from None
+
+
+def _names(outputs: Sequence[str | int] | str | int | None) -> tuple[str, ...]:
+    """One output or several, by name."""
+    asked = [outputs] if isinstance(outputs, str | int) else outputs or ()
+    for name in asked if isinstance(asked, list | tuple | set | frozenset) else [asked]:
+        if not isinstance(name, str | int):
+            raise PlanError(f"outputs takes keys or numbers of outputs; got {name!r}")
+    return tuple(dict.fromkeys(str(name) for name in asked))
+
+
+def _chosen(captured: Captured, asked: Sequence[str]) -> frozenset[str]:
     """The outputs that keep their shape, by name; empty means all."""
-    asked = [] if outputs is None else [str(name) for name in outputs]
     unknown = [name for name in asked if name not in captured.outputs]
     if unknown:
         there = ", ".join(dict.fromkeys(captured.outputs)) or "none"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
+from typing import Any
 
 from torch import nn
 
@@ -14,14 +15,27 @@ Pattern = str | type[nn.Module]
 Patterns = Pattern | Sequence[Pattern]
 
 
-def listed(patterns: Patterns | None) -> tuple[Pattern, ...]:
-    """One pattern or several."""
-    if patterns is None:
-        return ()
-    return (patterns,) if isinstance(patterns, str | type) else tuple(patterns)
+def listed(patterns: Patterns | None, what: str = "a pattern") -> tuple[Pattern, ...]:
+    """One pattern or several; ``what`` names them in an error."""
+    found: tuple[Any, ...] = () if patterns is None else (patterns,)
+    if isinstance(patterns, list | tuple | set | frozenset):
+        found = tuple(patterns)
+    for pattern in found:
+        if not (isinstance(pattern, str) or _is_layer_type(pattern)):
+            raise PlanError(
+                f"{what} takes names of layers (globs such as 'layer4.*') or their types; "
+                f"got {pattern!r}"
+            )
+    return found
 
 
-def matching_modules(model: nn.Module, patterns: Patterns | None) -> set[str]:
+def _is_layer_type(pattern: object) -> bool:
+    return isinstance(pattern, type) and issubclass(pattern, nn.Module)
+
+
+def matching_modules(
+    model: nn.Module, patterns: Patterns | None, what: str = "a pattern"
+) -> set[str]:
     """The names of all modules that match, with all that they contain.
 
     >>> model = nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.ReLU(), nn.Linear(2, 2)))
@@ -32,7 +46,7 @@ def matching_modules(model: nn.Module, patterns: Patterns | None) -> set[str]:
     """
     modules = dict(model.named_modules(remove_duplicate=False))
     found: set[str] = set()
-    for pattern in listed(patterns):
+    for pattern in listed(patterns, what):
         hits = [name for name, module in modules.items() if _matches(name, module, pattern)]
         if not hits:
             raise PlanError(_nothing(pattern, modules))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from l0arm.planning.atoms import Array, Atoms
@@ -28,8 +28,10 @@ class Count:
 
 @dataclass
 class Trace:
-    """What the walk through a graph gathers."""
+    """What the walk through a graph gathers, and what it was told to leave alone."""
 
+    refused: Mapping[str, str] = field(default_factory=dict)  # the reason, by tensor
+    outputs: tuple[str, ...] = ()  # those that keep their shape; all if empty
     atoms: Atoms = field(default_factory=Atoms)
     work: list[Work] = field(default_factory=list)
     counts: list[Count] = field(default_factory=list)

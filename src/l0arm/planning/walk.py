@@ -27,7 +27,7 @@ def walk(
     model: nn.Module, captured: Captured, refused: Mapping[str, str], outputs: Collection[str]
 ) -> Trace:
     """All that the graph says about units; tensors in ``refused`` are pinned with the reason."""
-    walker = _Walker(model, captured, refused)
+    walker = _Walker(model, captured, Trace(refused, tuple(sorted(outputs))))
     alive = _alive(captured.nodes)
     for node in captured.nodes:
         if node.op == "output":
@@ -41,10 +41,10 @@ def walk(
 
 
 class _Walker:
-    def __init__(self, model: nn.Module, captured: Captured, refused: Mapping[str, str]) -> None:
-        self.trace = Trace()
+    def __init__(self, model: nn.Module, captured: Captured, trace: Trace) -> None:
+        self.trace = trace
         self.values: dict[str, Any] = {}
-        self.known, self.captured, self.refused = named_tensors(model), captured, refused
+        self.known, self.captured, self.refused = named_tensors(model), captured, trace.refused
         self.owners = _owners(model)
         self.born: dict[str, Space] = {}
 
@@ -91,7 +91,8 @@ class _Walker:
                 for dim, size in enumerate(tensor.shape)
                 if size > 1 and torch.is_floating_point(tensor)
             )
-            self.born[name] = Space(tuple(tensor.shape), factors, parameter=True)
+            fixed = "" if factors else self.refused.get(name, "")
+            self.born[name] = Space(tuple(tensor.shape), factors, parameter=True, fixed=fixed)
             if name in self.refused:
                 for factor in factors:
                     self.trace.atoms.pin(factor.atoms, self.refused[name])

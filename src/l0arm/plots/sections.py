@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from l0arm.plots.accuracy import accuracy_by_epoch, settled
+from l0arm.plots.deployed_forms import Forms, Spread, deployed_forms, place
 from l0arm.plots.flops_curves import unit_of
 from l0arm.plots.gate_histograms import gate_histograms
 from l0arm.plots.protocols import Epoch, Runs
@@ -43,6 +44,7 @@ class Run:
     settings: Mapping[str, str] = field(default_factory=dict)
     inputs: Inputs | None = None
     filters: Filters | None = None
+    forms: Forms | None = None  # measured side by side
 
 
 def comparison_section(runs: Sequence[Run], title: str = "Comparison") -> Section:
@@ -65,6 +67,7 @@ def run_section(run: Run) -> Section:
         title=f"{run.network}, {run.label}",
         text=text,
         facts=facts_of(run),
+        tables=[] if run.forms is None else [_forms_table(run.forms)],
         layers=layers,
         pictures=_pictures(run),
         settings=run.settings,
@@ -163,7 +166,40 @@ def _pictures(run: Run) -> list[Picture]:
     if run.epochs and run.epochs[-1].groups:
         for by_group in (False, True):
             pictures.append(_histograms(run.epochs, name, by_group))
+    if run.forms:
+        pictures.append(_forms_picture(run.forms, name))
     return pictures
+
+
+def _forms_picture(measured: Forms, name: str) -> Picture:
+    quick = "A quick run, not for comparison. " if measured.quick else ""
+    return Picture(
+        deployed_forms(measured),
+        alt=f"Bars of the latency, bytes and parameters of {name} as {', '.join(measured.forms)}; "
+        "the table of forms has the numbers",
+        caption=f"{quick}Latency of the forms of the network: medians over rounds in which all "
+        "take turns, whiskers from the smallest to the largest; and their sizes. Every panel has "
+        "its own scale.",
+    )
+
+
+def _forms_table(measured: Forms) -> Grid:
+    """The numbers behind the bars."""
+    header = ("form", "parameters", "bytes", *(f"ms, {place(t)}" for t in measured.latency))
+    rows = [
+        (
+            name,
+            "–" if form.parameters is None else f"{form.parameters:,}",
+            f"{form.bytes:,}",
+            *(_spread(timed.ms[name]) for timed in measured.latency),
+        )
+        for name, form in measured.forms.items()
+    ]
+    return Grid(header, rows, caption="Forms of the network, as l0arm bench measured them")
+
+
+def _spread(ms: Spread) -> str:
+    return f"{ms.median:.3f} [{ms.low:.3f}–{ms.high:.3f}]"
 
 
 def _histograms(epochs: Sequence[Epoch], name: str, by_group: bool) -> Picture:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from l0arm import EmptyGroupWarning, Group, Slice
-from l0arm.compaction.dead import follow_dead
+from l0arm.groups.dead import follow_dead
 from l0arm.groups.layout import resolve
 
 

@@ -1,0 +1,39 @@
+"""Where a page runs: an empty folder, few digits, one process; it may leave nothing behind."""
+
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import distributed
+
+from l0arm import data
+from l0arm.data import MnistMini, mini
+from l0arm.planning.registry import RULES
+
+
+@pytest.fixture
+def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The folder in which a page runs; what it registers or starts is taken back."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    # The time of this thread, which other programs do not prolong.
+    monkeypatch.setattr("l0arm.latency_pricing.wall_clock", lambda device: time.thread_time)
+    few = MnistMini(*(part[:200] for part in mini.mnist_mini()))  # training takes a moment
+    for module in (data, mini):
+        monkeypatch.setattr(module, "mnist_mini", lambda: few)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    place = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    for name, value in place.items():  # as under torchrun
+        monkeypatch.setenv(name, value)
+    rules, state = dict(RULES), torch.get_rng_state()
+    yield tmp_path
+    RULES.clear()
+    RULES.update(rules)
+    torch.set_rng_state(state)
+    if distributed.is_initialized():
+        distributed.destroy_process_group()

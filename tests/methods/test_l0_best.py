@@ -1,0 +1,49 @@
+"""l0-best ends with gates that are decided, and with no unit that nothing reads."""
+
+import pytest
+import torch
+
+from l0arm import architecture, prune_rate, sparsify
+from l0arm.methods.l0_best import decide, l0_best
+from l0arm.models import LeNet5
+
+
+def test_gates_are_decided_by_the_threshold() -> None:
+    gated = sparsify(LeNet5(), method="l0-best", lam=0.0)
+    torch.nn.init.uniform_(gated.phi, -0.3, 0.3)
+    was_open = gated.deterministic() > 0
+    decide(gated, None)
+    pi = gated.gates.open_probability.detach()
+    assert set(pi.tolist()) == {0.0, 1.0}
+    assert not ((pi == 1) & ~was_open).any()
+    both = [gated.method.gate(gated.phi).sample() for _ in range(5)]
+    assert all(torch.equal(z, pi) for z in both)  # every draw is the network that will be kept
+
+
+def test_what_lies_behind_closed_filters_closes() -> None:
+    """3 filters of conv2 are left: 48 of the 800 inputs of fc1 can be read."""
+    gated = sparsify(LeNet5(), method="l0-best", lam=0.0)
+    gated.phi.data.fill_(5.0)
+    gated.phi.data[20 + 3 : 20 + 50] = -5.0
+    assert architecture(gated) == "20-3-800-500"
+    before = prune_rate(gated, "realised")
+    decide(gated, None)
+    assert architecture(gated) == "20-3-48-500"
+    assert prune_rate(gated, "realised") == before
+    assert prune_rate(gated) == pytest.approx(before, abs=0.1)
+
+
+def test_while_it_settles_only_the_weights_are_trained() -> None:
+    learn, settle = l0_best(1e-6, settle=0.2).stages
+    assert (learn.share, settle.share) == (0.8, 0.2)
+    assert (learn.gate_lr, settle.gate_lr) == (1.0, 0.0)
+    assert [learn.penalty(p) for p in (0.0, 0.375, 0.75, 1.0)] == [0.0, 0.5, 1.0, 1.0]
+    assert [settle.penalty(p) for p in (0.0, 1.0)] == [0.0, 0.0]
+    assert [settle.anneal(p) for p in (0.0, 1.0)] == [1.0, 0.0]
+
+
+@pytest.mark.parametrize("option", ["settle", "warm_up"])
+@pytest.mark.parametrize("share", [0.0, 1.0, -0.5])
+def test_shares_lie_between_0_and_1(option: str, share: float) -> None:
+    with pytest.raises(ValueError, match=f"{option} is a share between 0 and 1"):
+        l0_best(0.0, **{option: share})
