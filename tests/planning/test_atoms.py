@@ -48,3 +48,23 @@ def test_a_position_may_read_and_make() -> None:
     atoms.mark_made(np.array([made, both]))
     assert [atoms.is_read(a) for a in (read, made, both, idle)] == [True, False, True, False]
     assert [atoms.is_made(a) for a in (read, made, both, idle)] == [False, True, True, True]
+
+
+def test_what_is_idle_unites_but_pins_nothing() -> None:
+    atoms = Atoms()
+    rows, columns, others = (atoms.birth(name, 0, 2) for name in "abc")
+    atoms.mark_read(columns)
+    atoms.unite(rows, columns, "")
+    atoms.pin(others[1:], "before")
+    with atoms.idle():
+        atoms.mark_read(others)
+        atoms.pin(rows, "inside")
+        atoms.unite(rows[1:], others[1:], "")
+    assert atoms.reason(int(columns[0])) is None
+    assert atoms.reason(int(columns[1])) == "before"  # by the pin of what it is united with
+    assert atoms.free(np.stack([rows, columns, others])).tolist() == [
+        [int(rows[0]), 0],
+        [int(rows[0]), 0],
+        [int(others[0]), 0],
+    ]
+    assert atoms.roots_read() == {int(rows[0])}  # what only the idle read is no unit

@@ -13,9 +13,9 @@ import torch
 from torch import fx, nn
 from torch.utils import _pytree as pytree
 
-from l0arm.compaction.outputs import tensors_in
 from l0arm.groups.layout import named_tensors
 from l0arm.groups.modes import quiet
+from l0arm.groups.outputs import tensors_in
 
 
 class PlanError(ValueError):
