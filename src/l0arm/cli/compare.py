@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.box import SIMPLE
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
@@ -96,7 +97,7 @@ def _cells(lines: Sequence[measured.Line]) -> list[list[str]]:
 
 
 def _table(title: str, lines: Sequence[measured.Line]) -> Table:
-    table = Table(title=title, title_justify="left")
+    table = Table(title=title, title_justify="left", box=SIMPLE, padding=(0, 1, 0, 0))  # 80 columns
     for column in COLUMNS:
         table.add_column(column, justify="left" if column in COLUMNS[:2] else "right")
     for cells in _cells(lines):
