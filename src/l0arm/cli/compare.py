@@ -57,6 +57,7 @@ def compare(
             lines.append(line)
             progress.update(task, advance=1, description=line.estimator)
     command = f"l0arm compare estimators --problem {problem} --draws {draws}"
+    command += f" --data {data}" if problem == "mlp" else ""
     written = _write(chosen.name, command, lines, results / f"estimators-{problem}")
     if not quiet:
         Console().print(_table(chosen.name, lines))
