@@ -56,14 +56,14 @@ def kept(gated: Gated) -> Path:
 def test_planted_times_are_found() -> None:
     layers = latency_table(ticking(), example()).layers
     second = layers["second"]
-    assert (second.weights, second.read, second.made) == pytest.approx((4.0, 0.0, 0.0), abs=1e-6)
+    assert (second.weights, second.read, second.made) == pytest.approx((4.0, 0.0, 0.0), abs=1e-9)
     # Only one side of these is gated: its share is that of the weights, and takes part of the time.
     assert layers["first"].weights + layers["first"].made == pytest.approx(2.0)
     assert layers["third"].weights + layers["third"].read == pytest.approx(0.75)
     table = latency_table(ticking(), example())
     assert table.constant == pytest.approx(0.5 + 0.25 + 0.125 + 1.0)
     assert table.dense == pytest.approx(8.625)
-    assert table.deviation == pytest.approx(0.0, abs=1e-6)
+    assert table.deviation == pytest.approx(0.0, abs=1e-9)
 
 
 def test_the_expected_latency_is_the_mean_latency_of_the_draws() -> None:

@@ -86,7 +86,7 @@ def measured(gated: Gated, example: Example, tensors: dict[str, str]) -> Latency
     for z in _masks(gated):
         alive = follow_dead(gated.layout, z.to(device))
         networks.append(_cut_to(dense, gated, alive))
-        open_.append(_openness(gated, tensors, alive))
+        open_.append(_openness(gated, tensors, alive.double()))  # a fit wants exact shares
     example = example.each(lambda tensor: tensor.to(device))
     times = module_times(networks, tensors, example, wall_clock(device))
     table = fitted(tensors, open_, times)

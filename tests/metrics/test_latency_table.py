@@ -39,7 +39,7 @@ def test_planted_times_are_found() -> None:
     for name, (_, b, d, e, r) in PLANTED.items():
         layer = table.layers[name]
         assert layer.tensor == TENSORS[name]
-        assert (layer.weights, layer.read, layer.made) == pytest.approx((b, d, e + r), abs=1e-6)
+        assert (layer.weights, layer.read, layer.made) == pytest.approx((b, d, e + r), abs=1e-10)
     assert table.constant == pytest.approx(2.0 + 0.5 + 0.25)
     assert table.dense == pytest.approx(times_of(network(1.0, 1.0)).total)
     assert table.deviation == pytest.approx(0.0, abs=1e-9)
