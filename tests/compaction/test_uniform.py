@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.tiny_transformers import bert, gpt2, llama
 from torch import nn
 
 import l0arm
@@ -17,45 +18,6 @@ from l0arm.compaction import inspect_saved
 from l0arm.models import MLP
 
 transformers = pytest.importorskip("transformers")
-
-
-def bert() -> nn.Module:
-    config = transformers.BertConfig(
-        vocab_size=50,
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        intermediate_size=48,
-        max_position_embeddings=16,
-    )
-    return transformers.BertModel(config)
-
-
-def gpt2() -> nn.Module:
-    config = transformers.GPT2Config(
-        vocab_size=50,
-        n_embd=32,
-        n_layer=2,
-        n_head=4,
-        n_positions=16,
-        bos_token_id=1,
-        eos_token_id=2,
-    )
-    return transformers.GPT2LMHeadModel(config)
-
-
-def llama() -> nn.Module:
-    config = transformers.LlamaConfig(
-        vocab_size=50,
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        intermediate_size=48,
-        max_position_embeddings=16,
-        pad_token_id=0,
-    )
-    return transformers.LlamaForCausalLM(config)
 
 
 def gated_mlps(make: Callable[[], nn.Module], keep: Callable[[str], bool]) -> Gated:

@@ -132,23 +132,10 @@ def test_a_missing_package_names_the_extra(
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["bert", "gpt2"])
 def test_transformers(name: str, tmp_path: Path) -> None:
-    transformers = pytest.importorskip("transformers")
-    sizes = {"vocab_size": 50, "bos_token_id": 1, "eos_token_id": 2}
-    if name == "bert":
-        config = transformers.BertConfig(
-            vocab_size=50,
-            hidden_size=32,
-            num_hidden_layers=2,
-            num_attention_heads=4,
-            intermediate_size=48,
-            max_position_embeddings=16,
-        )
-        model = transformers.BertModel(config)
-    else:
-        config = transformers.GPT2Config(
-            n_embd=32, n_layer=2, n_head=4, n_positions=16, use_cache=False, **sizes
-        )
-        model = transformers.GPT2LMHeadModel(config)
+    pytest.importorskip("transformers")
+    from tests import tiny_transformers as tiny
+
+    model = tiny.bert() if name == "bert" else tiny.gpt2(use_cache=False)
     inputs = {
         "input_ids": torch.randint(3, 50, (2, 7)),
         "attention_mask": torch.ones(2, 7, dtype=torch.long),

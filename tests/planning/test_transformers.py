@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests import tiny_transformers
 from torch import Tensor, nn
 
 from l0arm import sparsify
@@ -24,42 +25,15 @@ def ids() -> dict[str, Tensor]:
 
 
 def bert() -> Made:
-    config = transformers.BertConfig(
-        vocab_size=50,
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        intermediate_size=48,
-        max_position_embeddings=16,
-    )
-    return transformers.BertModel(config), ids()
+    return tiny_transformers.bert(), ids()
 
 
 def gpt2() -> Made:
-    config = transformers.GPT2Config(
-        vocab_size=50,
-        n_embd=32,
-        n_layer=2,
-        n_head=4,
-        n_positions=16,
-        bos_token_id=1,
-        eos_token_id=2,
-    )
-    return transformers.GPT2LMHeadModel(config), ids()
+    return tiny_transformers.gpt2(), ids()
 
 
 def llama() -> Made:
-    config = transformers.LlamaConfig(
-        vocab_size=50,
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=8,
-        num_key_value_heads=4,
-        intermediate_size=48,
-        max_position_embeddings=16,
-        pad_token_id=0,
-    )
-    return transformers.LlamaForCausalLM(config), ids()
+    return tiny_transformers.llama(heads=8), ids()
 
 
 def vit() -> Made:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.compaction.test_certificate import ChannelAttention
 from torch import Tensor, nn
 
 from l0arm import Group, Patch, Slice
@@ -159,21 +160,6 @@ def test_one_mask_closes_a_single_unit(units: int) -> None:
 
 
 # Evidence: what cannot be seen, or is not tried, proves nothing
-
-
-class ChannelAttention(nn.Module):
-    """The number of heads is written down: with half the channels there are two heads of three."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem, self.out = nn.Conv2d(3, 12, 3, padding=1), nn.Conv2d(12, 4, 1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        hidden = self.stem(x)
-        b, _, h, w = hidden.shape
-        q = hidden.reshape(b, 2, -1, h * w)
-        mixed = (q @ q.transpose(-1, -2)).softmax(-1) @ q
-        return self.out(mixed.reshape(b, -1, h, w))
 
 
 @pytest.mark.parametrize("size", [8, 16, 24])

@@ -1,0 +1,47 @@
+"""BERT, GPT-2 and Llama from their configurations, small, with random weights."""
+
+import pytest
+from torch import nn
+
+transformers = pytest.importorskip("transformers")
+
+
+def bert() -> nn.Module:
+    config = transformers.BertConfig(
+        vocab_size=50,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=48,
+        max_position_embeddings=16,
+    )
+    return transformers.BertModel(config)
+
+
+def gpt2(*, use_cache: bool = True) -> nn.Module:
+    config = transformers.GPT2Config(
+        vocab_size=50,
+        n_embd=32,
+        n_layer=2,
+        n_head=4,
+        n_positions=16,
+        bos_token_id=1,
+        eos_token_id=2,
+        use_cache=use_cache,
+    )
+    return transformers.GPT2LMHeadModel(config)
+
+
+def llama(heads: int = 4) -> nn.Module:
+    """Two query heads for every head of keys and values."""
+    config = transformers.LlamaConfig(
+        vocab_size=50,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=heads,
+        num_key_value_heads=heads // 2,
+        intermediate_size=48,
+        max_position_embeddings=16,
+        pad_token_id=0,
+    )
+    return transformers.LlamaForCausalLM(config)
