@@ -29,6 +29,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "l0-hc": {"lam": 1e-3},
     "l1-filter": {},
     "magnitude": {},
+    "random": {},
     "sbp": {"lam": 1e-3},
     "sparse-vd": {"lam": 1e-3},
 }
@@ -113,7 +114,7 @@ def test_gradients_are_finite_and_reach_what_is_trained(name: str) -> None:
     gated = made(name)
     x, y = batch()
     gated.loss(lambda: F.cross_entropy(gated(x), y)).backward()
-    fixed = name in ("group-lasso", "l1-filter", "magnitude", "sparse-vd")
+    fixed = name in ("group-lasso", "l1-filter", "magnitude", "random", "sparse-vd")
     assert (gated.phi.grad is None) == fixed  # those close units themselves
     assert gated.model.fc1.weight.grad is not None
     for key, parameter in gated.named_parameters():

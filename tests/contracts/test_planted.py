@@ -1,4 +1,4 @@
-"""A planted problem: 3 of 12 inputs decide the label. Every method must find them.
+"""A planted problem: 3 of 12 inputs decide the label. Every method that chooses must find them.
 
 With no strength nothing of the three is pruned away: the control.
 """
@@ -30,6 +30,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "l0-hc": {"lam": 0.02},
     "l1-filter": {"keep": 0.25},
     "magnitude": {"keep": 0.25},
+    "random": {"keep": 0.25},
     "sbp": {"lam": 1 / 100},
     "sparse-vd": {"lam": 1 / 100},
 }
@@ -86,7 +87,7 @@ def open_inputs(gated: Gated) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize("name", sorted(METHODS))
+@pytest.mark.parametrize("name", sorted(set(METHODS) - {"random"}))
 def test_every_method_finds_the_inputs_that_decide(name: str) -> None:
     assert open_inputs(trained(name, **OPTIONS[name])) == INFORMATIVE
 
@@ -95,3 +96,10 @@ def test_every_method_finds_the_inputs_that_decide(name: str) -> None:
 def test_without_strength_none_of_them_is_pruned_away(name: str) -> None:
     options = {**OPTIONS[name], "lam": 0.0}
     assert set(INFORMATIVE) <= set(open_inputs(trained(name, **options)))
+
+
+def test_random_removal_does_not_find_them() -> None:
+    """What the other methods are measured against: it keeps three inputs, whichever they are."""
+    found = open_inputs(trained("random", **OPTIONS["random"]))
+    assert len(found) == len(INFORMATIVE)
+    assert found != INFORMATIVE

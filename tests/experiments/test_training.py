@@ -95,6 +95,22 @@ def test_seeds_differ(tmp_path: Path, quick: Quick, digits: Dataset) -> None:
     assert bits(one)["/trainee/phi.fc1"] != bits(two)["/trainee/phi.fc1"]
 
 
+def test_runs_can_start_from_one_network_and_differ_in_all_else(
+    quick: Quick, digits: Dataset
+) -> None:
+    def start(*overrides: str) -> tuple[Tensor, Tensor, Tensor]:
+        trainee = new_session(quick("mlp-l0-arm", *overrides), digits).trainee
+        state = trainee.state_dict()
+        return state["model.fc1.weight"], state["phi.fc1"], torch.rand(3)
+
+    alone = start("training.seed=7")
+    one, two = (start(f"training.seed={n}", "training.init_seed=7") for n in (0, 1))
+    for first, second, third in zip(alone[:2], one[:2], two[:2], strict=True):
+        assert torch.equal(first, second)
+        assert torch.equal(second, third)
+    assert not torch.equal(one[2], two[2])  # what is drawn from here on
+
+
 def test_a_damaged_checkpoint_is_told_and_the_one_before_it_used(
     tmp_path: Path, quick: Quick, digits: Dataset
 ) -> None:

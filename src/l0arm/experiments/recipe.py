@@ -16,6 +16,7 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, lt=1)]
 Count = Annotated[int, Field(ge=1)]
+Seed = Annotated[int, Field(ge=0, lt=2**31)]
 
 
 class Part(BaseModel):
@@ -86,7 +87,8 @@ class TrainingSpec(Part):
 
     epochs: Count = 200
     batch: Count = 100
-    seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    seed: Seed = 0
+    init_seed: Seed | None = None  # of the first weights and gates alone; else they are of seed
     threads: Count = 1  # sums differ in their last bits between counts of threads
     execution: Literal["sliced", "masked"] = "sliced"
     draws: Literal["own", "shared"] = "own"  # of several processes: one u each, or one for all

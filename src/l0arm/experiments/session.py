@@ -82,7 +82,10 @@ def random_rows(state: dict[str, Any]) -> Tensor:
 
 
 def new_session(recipe: Recipe, data: Dataset) -> Session:
-    """The start of a run: everything random comes from the recipe's seed."""
-    torch.manual_seed(recipe.training.seed)
+    """The start of a run: everything random comes from the recipe's seeds."""
+    seed, init_seed = recipe.training.seed, recipe.training.init_seed
+    torch.manual_seed(seed if init_seed is None else init_seed)
     trainee = build_trainee(recipe, data)
+    if init_seed is not None:
+        torch.manual_seed(seed)
     return Session(trainee, build_optimizer(recipe, trainee))

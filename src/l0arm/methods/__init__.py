@@ -14,6 +14,7 @@ from l0arm.methods.l0_hc import l0_hc
 from l0arm.methods.l1_filter import l1_filter
 from l0arm.methods.magnitude import magnitude
 from l0arm.methods.method import Method
+from l0arm.methods.random_units import random_units
 from l0arm.methods.sbp import sbp
 from l0arm.methods.sparse_vd import sparse_vd
 from l0arm.methods.stage import Stage
@@ -31,6 +32,7 @@ METHODS: dict[str, Callable[..., Method]] = {
     "l0-hc": l0_hc,
     "l1-filter": l1_filter,
     "magnitude": magnitude,
+    "random": random_units,
     "sbp": sbp,
     "sparse-vd": sparse_vd,
 }
@@ -51,6 +53,7 @@ __all__ = [
     "l0_hc",
     "l1_filter",
     "magnitude",
+    "random_units",
     "sbp",
     "sparse_vd",
 ]

@@ -1,0 +1,44 @@
+"""Random removal: as many units as asked for, every choice equally likely, nothing learned."""
+
+import pytest
+import torch
+
+from l0arm import architecture, sparsify
+from l0arm.methods import random_units
+from l0arm.methods.random_units import CloseAtRandom
+from l0arm.models import MLP, WideResNet
+
+
+def test_as_many_units_stay_as_asked_for() -> None:
+    gated = sparsify(WideResNet(10, 1), method="random")
+    CloseAtRandom([7 / 16, 15 / 32, 33 / 64])(gated, None)
+    assert architecture(gated) == "7-15-33"
+
+
+def test_every_unit_is_as_likely_to_stay_as_any_other() -> None:
+    torch.manual_seed(0)
+    gated = sparsify(MLP((10, 4)), method="random")
+    stayed = torch.zeros(10)
+    for _ in range(2000):
+        CloseAtRandom(0.3)(gated, None)
+        stayed += gated.deterministic()
+    # Binomial(2000, 0.3) has a standard deviation of 20.5.
+    assert float((stayed - 600).abs().max()) < 4 * 20.5
+
+
+def test_the_choice_is_a_function_of_the_seed() -> None:
+    gated, chosen = sparsify(MLP((30, 4)), method="random"), []
+    for seed in (0, 0, 1):
+        torch.manual_seed(seed)
+        CloseAtRandom(0.5)(gated, None)
+        chosen.append(gated.deterministic().tolist())
+    assert chosen[0] == chosen[1] != chosen[2]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"keep": 0.0}, "keep is a share"), ({"train": 1.0}, "train is a share of the epochs")],
+)
+def test_wrong_shares_are_refused(options: dict[str, float], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        random_units(**options)
