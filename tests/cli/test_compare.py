@@ -1,4 +1,4 @@
-"""``l0arm compare estimators``."""
+"""``l0arm compare``: estimators, and runs."""
 
 import json
 from collections.abc import Callable
@@ -30,7 +30,8 @@ def test_the_quadratic_shows_disarm_below_arm(cli: Cli, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("compare methods", "there are estimators"),
+        ("compare methods", "No such command 'methods'"),
+        ("compare runs nowhere", "is not finished"),
         ("compare estimators --only disram", "did you mean 'disarm'"),
         ("compare estimators --problem cubic", "no problem 'cubic'"),
     ],
@@ -48,3 +49,37 @@ def test_the_mlp_shows_the_same(cli: Cli, tmp_path: Path) -> None:
     variance = {(x["estimator"], x["stage"]): x["variance"] for x in written["lines"]}
     ratios = [variance["disarm", s] / variance["arm", s] for s in ("start", "converged")]
     assert ratios[1] < 0.2 < ratios[0]
+
+
+def test_runs_from_one_network_share_units_and_others_are_not_compared(
+    cli: Cli, tmp_path: Path
+) -> None:
+    start = "{quick} --quiet --set optimizer.gate_lr=0.1 --set method.lam=0.0"
+    cli(f"train mlp-l0-arm {start} --set training.init_seed=5")
+    cli(f"train mlp-l0-arm {start} --set training.init_seed=5 --seed 1")
+    cli(f"train mlp-l0-arm {start} --seed 2")
+    cli("train mlp-dense {quick} --quiet")
+    folders = [f"runs/mlp-l0-arm/seed-{n}" for n in range(3)] + ["runs/mlp-dense/seed-0"]
+    ended = cli(f"compare runs {' '.join(folders)} --out out/four")
+    assert ended.code == 0
+    written = json.loads((tmp_path / "out/four.json").read_text())
+    assert [row["seed"] for row in written["runs"]] == [0, 1, 2, 0]
+    (pair,) = written["pairs"]
+    assert [pair["one"][-6:], pair["other"][-6:]] == ["seed 0", "seed 1"]
+    architectures = [row["architecture"].split("-") for row in written["runs"][:2]]
+    assert pair["kept"] == [sum(map(int, units)) for units in architectures]
+    assert 0 < pair["overlap"]["common"] <= min(pair["kept"])
+    text = (tmp_path / "out/four.md").read_text()
+    assert text in ended.out
+    assert f"l0arm compare runs {folders[0]}" in text
+    assert (tmp_path / "out/four.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_dense_runs_alone_have_no_gates_to_draw(cli: Cli, tmp_path: Path) -> None:
+    cli("train mlp-dense {quick} --quiet")
+    ended = cli("compare runs runs/mlp-dense/seed-0 --quiet")
+    assert (ended.code, ended.out) == (0, "")
+    assert sorted(path.name for path in (tmp_path / "results").iterdir()) == [
+        "runs.json",
+        "runs.md",
+    ]

@@ -1,121 +1,12 @@
-"""``l0arm compare``: estimators side by side."""
+"""``l0arm compare``: things side by side."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict
-from pathlib import Path
-from typing import Annotated
-
 import typer
-from rich.box import SIMPLE
-from rich.console import Console
-from rich.progress import Progress
-from rich.table import Table
 
-from l0arm import plots
-from l0arm.cli.console import say
-from l0arm.cli.loading import load_data
-from l0arm.cli.options import DataDir, Quiet
-from l0arm.estimators import ESTIMATORS
-from l0arm.experiments import estimator_table as measured
-from l0arm.experiments.errors import UserError, nearest
-from l0arm.experiments.files import replacing, write_json
+from l0arm.cli.compare_estimators import estimators
+from l0arm.cli.compare_runs import runs
 
-COLUMNS = ("estimator", "stage", "variance", "/ ARM", "bias", "by noise", "f", "ms")
-
-
-def compare(
-    what: Annotated[str, typer.Argument(help="estimators")],
-    problem: Annotated[str, typer.Option(help="quadratic (50 bits) or mlp (1,184 gates).")] = (
-        "quadratic"
-    ),
-    only: Annotated[
-        list[str] | None, typer.Option(help="Only this estimator; may be given several times.")
-    ] = None,
-    draws: Annotated[int, typer.Option(min=2, help="Estimates of each.")] = 1000,
-    data: Annotated[str, typer.Option(help="Images for the MLP.")] = "mnist-mini",
-    data_dir: DataDir = None,
-    results: Annotated[Path, typer.Option(help="Where table and plot go.")] = Path("results"),
-    quiet: Quiet = False,
-) -> None:
-    """Measure bias, variance and cost of estimators at three stages of training.
-
-    Variance is the sum over the gates, with its standard error; bias is |mean - gradient| /
-    |gradient|, beside what noise alone would show; f counts evaluations. ARM is always measured.
-
-        l0arm compare estimators --problem mlp --draws 300
-    """
-    if what != "estimators":
-        raise UserError(f"nothing to compare as '{what}'; there are estimators")
-    names = _names(only)
-    chosen = _problem(problem, data, data_dir, quiet)
-    lines = []
-    with Progress(console=Console(stderr=True), transient=True, disable=quiet) as progress:
-        task = progress.add_task(chosen.name, total=len(names) * len(chosen.stages))
-        for line in measured.compare(chosen, names, draws):
-            lines.append(line)
-            progress.update(task, advance=1, description=line.estimator)
-    command = f"l0arm compare estimators --problem {problem} --draws {draws}"
-    command += f" --data {data}" if problem == "mlp" else ""
-    written = _write(chosen.name, command, lines, results / f"estimators-{problem}")
-    if not quiet:
-        Console().print(_table(chosen.name, lines))
-    say(f"wrote {', '.join(str(path) for path in written)}", quiet=quiet)
-
-
-def _names(only: list[str] | None) -> list[str]:
-    names = sorted(set(ESTIMATORS) - measured.NEVER)
-    for name in only or []:
-        if name not in names:
-            raise UserError(f"no estimator to measure as '{name}'; {nearest(name, names)}")
-    return [n for n in names if not only or n in {*only, "arm"}]
-
-
-def _problem(name: str, data: str, data_dir: Path | None, quiet: bool) -> measured.Problem:
-    if name == "quadratic":
-        return measured.quadratic_problem()
-    if name == "mlp":
-        return measured.mlp_problem(load_data(data, data_dir, quiet=quiet))
-    raise UserError(f"no problem '{name}'; {nearest(name, ['quadratic', 'mlp'])}")
-
-
-def _cells(lines: Sequence[measured.Line]) -> list[list[str]]:
-    arm = {line.stage: line.variance for line in lines if line.estimator == "arm"}
-    return [
-        [
-            line.estimator,
-            line.stage,
-            f"{line.variance:.2g}±{line.variance_error:.1g}",
-            f"{line.variance / arm[line.stage]:.2g}",
-            f"{line.bias:.2g}",
-            f"{line.bias_error:.2g}",
-            f"{line.evaluations:.2g}",
-            f"{1000 * line.seconds:.2g}",
-        ]
-        for line in lines
-    ]
-
-
-def _table(title: str, lines: Sequence[measured.Line]) -> Table:
-    table = Table(title=title, title_justify="left", box=SIMPLE, padding=(0, 1, 0, 0))  # 80 columns
-    for column in COLUMNS:
-        table.add_column(column, justify="left" if column in COLUMNS[:2] else "right")
-    for cells in _cells(lines):
-        table.add_row(*cells)
-    return table
-
-
-def _write(title: str, command: str, lines: Sequence[measured.Line], stem: Path) -> list[Path]:
-    """The table as text and data, and the picture."""
-    stem.parent.mkdir(parents=True, exist_ok=True)
-    paths = [stem.with_suffix(suffix) for suffix in (".md", ".json", ".png")]
-    rows = [COLUMNS, ["---"] * len(COLUMNS), *_cells(lines)]
-    text = "\n".join(f"| {' | '.join(row)} |" for row in rows)
-    with replacing(paths[0]) as file:
-        file.write(f"# {title}\n\n    {command}\n\n{text}\n".encode())
-    write_json(
-        paths[1], {"problem": title, "command": command, "lines": [asdict(x) for x in lines]}
-    )
-    plots.save(plots.estimator_variance(lines, title=title), paths[2])
-    return paths
+compare = typer.Typer(no_args_is_help=True, help="Estimators, or finished runs, side by side.")
+for thing in (estimators, runs):
+    compare.command()(thing)

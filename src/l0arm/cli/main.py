@@ -43,11 +43,12 @@ app = typer.Typer(
 )
 VERBS = (
     *(train, evaluate, compact, inspect, export, sweep, bench),
-    *(plan, recipes, data, table, figure, report, reproduce, compare),
+    *(plan, recipes, data, table, figure, report, reproduce),
 )
 REFUSALS = (UserError, DataError, SavedError, ExportError, NoBackend, FileExistsError)
 for verb in VERBS:
     app.command()(verb)
+app.add_typer(compare, name="compare")
 
 
 def main() -> None:

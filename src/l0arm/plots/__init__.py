@@ -7,6 +7,7 @@ from l0arm.plots.estimator_variance import estimator_variance
 from l0arm.plots.flops_by_step import flops_by_step
 from l0arm.plots.gate_functions import gate_functions
 from l0arm.plots.gate_histograms import gate_histograms
+from l0arm.plots.last_histograms import last_histograms
 from l0arm.plots.pruning import prune_rate_and_flops
 from l0arm.plots.saving import save
 from l0arm.plots.surviving import surviving_filters, surviving_inputs
@@ -19,6 +20,7 @@ __all__ = [
     "flops_by_step",
     "gate_functions",
     "gate_histograms",
+    "last_histograms",
     "prune_rate_and_flops",
     "save",
     "surviving_filters",
