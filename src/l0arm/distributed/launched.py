@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import torch
 from torch import distributed as dist
 
 from l0arm.distributed.team import Team, noticing_losses
@@ -16,7 +17,10 @@ class NoBackend(RuntimeError):
 
 @contextmanager
 def launched_team() -> Iterator[Team]:
-    """The team of this process: those that torchrun started with it, or itself alone."""
+    """The team of this process: those that torchrun started with it, or itself alone.
+
+    What they tell each other travels by gloo, gradients on GPUs by NCCL.
+    """
     if not (dist.is_available() and dist.is_torchelastic_launched()):
         yield Team()
         return
@@ -26,8 +30,13 @@ def launched_team() -> Iterator[Team]:
             "start one process without torchrun"
         )
     with noticing_losses():
-        dist.init_process_group("gloo")
+        dist.init_process_group(_backend())
     try:
         yield Team.here()
     finally:
         dist.destroy_process_group()
+
+
+def _backend() -> str:
+    gpus = torch.cuda.is_available() and dist.is_nccl_available()
+    return "cpu:gloo,cuda:nccl" if gpus else "gloo"

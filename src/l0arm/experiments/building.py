@@ -92,7 +92,7 @@ def build_method(spec: MethodSpec, n: int) -> Method:
 
 def build_trainee(recipe: Recipe, data: Dataset) -> Trainee:
     """The network under its method."""
-    model = build_model(recipe.model, data)
+    model = build_model(recipe.model, data).to(data.train_images.device)
     if not recipe.gated:
         return Plain(model)
     method = build_method(recipe.method, len(data.train_images))

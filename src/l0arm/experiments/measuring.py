@@ -94,5 +94,5 @@ def final_gates(trainee: Trainee) -> dict[str, list[float]]:
         return {}
     pi = trainee.gates.open_probability.detach()
     return {
-        name: [round(float(p), 4) for p in part] for name, part in trainee.per_group(pi).items()
+        name: [round(p, 4) for p in part.tolist()] for name, part in trainee.per_group(pi).items()
     }

@@ -16,7 +16,9 @@ from l0arm.experiments.folder import RunFolder
 from l0arm.experiments.recipe import Recipe
 
 # Settings that are not part of what a row of a table claims; epochs are told on their own.
-ASIDE = frozenset({"title", "control", "paper", "training.seed", "training.epochs"})
+ASIDE = frozenset({"title", "control", "paper", "training.seed", "training.epochs"}) | {
+    *("training.device", "training.threads"),  # where it ran
+}
 # Figures that have the same name in a result.
 SAME = ("prune_rate", "prune_rate_realised", "architecture", "undecided", "seconds_per_epoch")
 

@@ -89,6 +89,8 @@ class TrainingSpec(Part):
     batch: Count = 100
     seed: Seed = 0
     init_seed: Seed | None = None  # of the first weights and gates alone; else they are of seed
+    device: Literal["cpu", "cuda"] = "cpu"
+    precision: Literal["float32", "bf16", "fp16"] = "float32"  # of forward passes (autocast)
     threads: Count = 1  # sums differ in their last bits between counts of threads
     execution: Literal["sliced", "masked"] = "sliced"
     draws: Literal["own", "shared"] = "own"  # of several processes: one u each, or one for all

@@ -7,10 +7,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.amp import GradScaler
 
 from l0arm.data import Dataset
 from l0arm.distributed import Team
 from l0arm.experiments.building import Trainee, build_optimizer, build_trainee
+from l0arm.experiments.device import random_state, scaler_of, set_random_state
 from l0arm.experiments.errors import UserError
 from l0arm.experiments.recipe import Recipe
 
@@ -40,11 +42,19 @@ class Session:
     steps: int = 0  # steps done in the run
     stage: int = -1  # the stage of the method that was entered last
     tally: Tally = field(default_factory=Tally)
+    scaler: GradScaler = field(default_factory=lambda: GradScaler(enabled=False))
+
+    @property
+    def device(self) -> torch.device:
+        """Where the network is."""
+        weight: Tensor = self.optimizer.param_groups[0]["params"][0]
+        return weight.device
 
     def state(self, team: Team = ALONE) -> dict[str, Any]:
         """Everything that the next step depends on; of several processes, a row for each."""
-        random = torch.get_rng_state()
-        return {
+        random = random_state(self.device)
+        scaler = {"scaler": self.scaler.state_dict()} if self.scaler.is_enabled() else {}
+        return scaler | {
             "trainee": self.trainee.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "generator": random if team.size == 1 else team.stacked(random),
@@ -66,10 +76,11 @@ class Session:
         try:
             self.trainee.load_state_dict(state["trainee"])
             self.optimizer.load_state_dict(state["optimizer"])
+            self.scaler.load_state_dict(state.get("scaler", {}))
         except (RuntimeError, ValueError) as error:
             first = str(error).strip().splitlines()[-1].strip()
             raise UserError(f"the checkpoint is of another network: {first}") from None
-        torch.set_rng_state(random_rows(state)[rank].clone())  # of a view it crashes (torch 2.13)
+        set_random_state(random_rows(state)[rank], self.device)
         self.epoch, self.step, self.steps = state["epoch"], state["step"], state["steps"]
         self.stage = state["stage"]
         self.tally = Tally(**state["tally"])
@@ -82,10 +93,12 @@ def random_rows(state: dict[str, Any]) -> Tensor:
 
 
 def new_session(recipe: Recipe, data: Dataset) -> Session:
-    """The start of a run: everything random comes from the recipe's seeds."""
+    """The start of a run, where its data are: everything random comes from the recipe's seeds."""
     seed, init_seed = recipe.training.seed, recipe.training.init_seed
     torch.manual_seed(seed if init_seed is None else init_seed)
     trainee = build_trainee(recipe, data)
     if init_seed is not None:
         torch.manual_seed(seed)
-    return Session(trainee, build_optimizer(recipe, trainee))
+    optimizer = build_optimizer(recipe, trainee)
+    scaler = scaler_of(recipe.training, data.train_images.device)
+    return Session(trainee, optimizer, scaler=scaler)

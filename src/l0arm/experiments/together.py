@@ -106,4 +106,4 @@ class _Anchored(WholeLoss):
 
     def __init__(self, trainee: nn.Module, draws: Draws) -> None:
         super().__init__(trainee, draws)
-        self.unused = nn.Parameter(torch.zeros(()))
+        self.unused = nn.Parameter(torch.zeros((), device=next(trainee.parameters()).device))

@@ -19,6 +19,7 @@ from l0arm.data import Dataset, batches, crop_and_flip
 from l0arm.distributed import ProcessLost, Team, noticing_losses
 from l0arm.experiments import records
 from l0arm.experiments.checkpoint import newest_checkpoint, save_checkpoint
+from l0arm.experiments.device import device_of, moved, precision_of
 from l0arm.experiments.distillation import criterion_of
 from l0arm.experiments.errors import RunFailed, UserError
 from l0arm.experiments.files import write_json
@@ -138,7 +139,8 @@ class _Loop:
         team: Team,
     ) -> None:
         self.folder, self.recipe, self.team = folder, recipe, team
-        self.data, held = without_held_out(recipe, data)
+        self.device = device_of(recipe.training)
+        self.data, held = without_held_out(recipe, moved(data, self.device))
         self.observer, self.stop = observer, stop
         self.preprocess = preprocess_of(data)
         self.criterion = criterion_of(recipe, folder, self.data, self.preprocess)  # before seeding
@@ -236,14 +238,16 @@ class _Loop:
         x, outputs = self.preprocess(self._images(share, number)), []
 
         def closure() -> Tensor:
-            logits = session.trainee(x)
+            with precision_of(self.recipe.training, self.device):
+                logits = session.trainee(x).float()
             outputs.append(logits.detach())
             return self.criterion(logits, labels, share)
 
         session.optimizer.zero_grad(set_to_none=True)
         loss = self.objective(closure, count, self._shared_generator())
-        loss.backward()
-        session.optimizer.step()
+        loss._replace(total=session.scaler.scale(loss.total)).backward()
+        session.scaler.step(session.optimizer)
+        session.scaler.update()
         self.course.after_step()
         right = int((outputs[0].argmax(1) == labels).sum()) if count else 0
         return self._count(count, loss.data.item(), loss.penalty.item(), right)
@@ -264,7 +268,8 @@ class _Loop:
         training = self.recipe.training
         if self.team.size == 1 or training.draws == "own":
             return None
-        return torch.Generator().manual_seed(own_seed(training.seed, -1, self.session.steps))
+        seed = own_seed(training.seed, -1, self.session.steps)
+        return torch.Generator(self.device).manual_seed(seed)
 
     def _count(self, images: int, loss: float, penalty: float, right: int) -> float:
         """Add a step of all processes to the tally; give its mean loss."""

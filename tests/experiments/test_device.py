@@ -1,0 +1,99 @@
+"""Precision on the processor; what can be known of GPUs without one."""
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from l0arm.data import Dataset
+from l0arm.experiments import records
+from l0arm.experiments.checkpoint import newest_checkpoint
+from l0arm.experiments.device import device_of, random_state, set_random_state
+from l0arm.experiments.errors import UserError
+from l0arm.experiments.folder import RunFolder
+from l0arm.experiments.recipe import Recipe, TrainingSpec
+from l0arm.experiments.training import Silent, train
+
+Quick = Callable[..., Recipe]
+GPU = TrainingSpec(device="cuda")
+
+
+class Cut(Exception):
+    """The end of a process, as far as a test is concerned."""
+
+
+class CutAfter(Silent):
+    def __init__(self, steps: int) -> None:
+        self.left = steps
+
+    def stepped(self, done: int, total: int, loss: float) -> None:
+        self.left -= 1
+        if self.left == 0:
+            raise Cut
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_a_run_in_half_precision_is_near_the_plain_one_and_resumes_bit_for_bit(
+    tmp_path: Path, quick: Quick, digits: Dataset, precision: str
+) -> None:
+    plain, whole, broken = (RunFolder(tmp_path / name) for name in ("plain", "whole", "broken"))
+    train(plain, quick("mlp-l0-arm"), digits)
+    recipe = quick("mlp-l0-arm", f"training.precision={precision}")
+    train(whole, recipe, digits)
+    losses = [records.read(folder.records)[-1].train_loss for folder in (plain, whole)]
+    assert losses[0] != losses[1]
+    assert losses[1] == pytest.approx(losses[0], rel=0.02)
+    with pytest.raises(Cut):
+        train(broken, recipe, digits, observer=CutAfter(5), checkpoint_seconds=0.0)
+    train(broken, recipe, digits, resume=True)
+    states = [newest_checkpoint(folder.checkpoints)[0] for folder in (whole, broken)]
+    assert states[0] is not None
+    assert states[1] is not None
+    assert ("scaler" in states[0]) == (precision == "fp16")
+    assert states[0].get("scaler") == states[1].get("scaler")
+    for key, tensor in states[0]["trainee"].items():
+        assert torch.equal(tensor, states[1]["trainee"][key]), key
+
+
+def test_without_a_gpu_the_way_out_is_named(
+    folder: RunFolder, quick: Quick, digits: Dataset
+) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    with pytest.raises(UserError, match="finds no GPU; set training"):
+        train(folder, quick("mlp-dense", "training.device=cuda"), digits)
+    assert not folder.recipe_file.exists()
+
+
+def test_each_process_takes_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen: list[int] = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    assert device_of(GPU) == torch.device("cuda", 1)
+    monkeypatch.setenv("LOCAL_RANK", "2")
+    with pytest.raises(UserError, match="there are 2; start as many"):
+        device_of(GPU)
+    assert chosen == [1]
+
+
+def test_random_numbers_of_a_gpu_are_part_of_the_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = torch.tensor([1, 2, 3], dtype=torch.uint8)
+    module = SimpleNamespace(
+        get_rng_state=lambda device: gpu.clone(),
+        set_rng_state=lambda state, device: gpu.copy_(state),
+    )
+    monkeypatch.setattr(torch, "get_device_module", lambda device: module)
+    saved = random_state(torch.device("cuda"))
+    first = torch.rand(3)
+    gpu.zero_()
+    set_random_state(saved, torch.device("cuda"))
+    assert torch.equal(torch.rand(3), first)
+    assert gpu.tolist() == [1, 2, 3]
+    gpu.zero_()
+    set_random_state(saved, torch.device("cpu"))  # a checkpoint of a GPU, looked at without one
+    assert torch.equal(torch.rand(3), first)
+    assert gpu.tolist() == [0, 0, 0]
