@@ -29,7 +29,7 @@ from l0arm.cli.train import train
 from l0arm.data import DataError
 from l0arm.distributed import NoBackend, ProcessLost
 from l0arm.experiments.errors import RunFailed, UserError
-from l0arm.experiments.training import Interrupted
+from l0arm.experiments.saving import Interrupted
 from l0arm.export import ExportError
 
 app = typer.Typer(

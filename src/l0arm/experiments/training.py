@@ -18,17 +18,17 @@ from torch import Tensor
 from l0arm.data import Dataset, batches, crop_and_flip
 from l0arm.distributed import ProcessLost, Team, noticing_losses
 from l0arm.experiments import records
-from l0arm.experiments.checkpoint import newest_checkpoint, save_checkpoint
 from l0arm.experiments.device import device_of, moved, precision_of
 from l0arm.experiments.distillation import criterion_of
-from l0arm.experiments.errors import RunFailed, UserError
+from l0arm.experiments.errors import RunFailed
 from l0arm.experiments.files import write_json
 from l0arm.experiments.folder import RunFolder
-from l0arm.experiments.interruption import Stop, stoppable
+from l0arm.experiments.interruption import stoppable
 from l0arm.experiments.measuring import epoch_record, final_gates
 from l0arm.experiments.preparation import prepared, preprocess_of
 from l0arm.experiments.recipe import Recipe
-from l0arm.experiments.session import ALONE, Tally, new_session, random_rows
+from l0arm.experiments.saving import Saving
+from l0arm.experiments.session import ALONE, Tally, new_session
 from l0arm.experiments.stages import Course, without_held_out
 from l0arm.experiments.together import check_same_run, first_does, objective, own_seed, share_of
 from l0arm.experiments.trackers import Tracked, Trackers, tracking
@@ -36,10 +36,6 @@ from l0arm.groups import Gated, NonFiniteLoss
 from l0arm.metrics import FlopsMeter
 
 SAMPLES = 10  # points of Fig. 4 in an epoch
-
-
-class Interrupted(Exception):
-    """The user asked for an end; the run is saved and can be resumed."""
 
 
 class Observer(Protocol):
@@ -85,7 +81,8 @@ def train(
         stop = stack.enter_context(stoppable())
         if folder.finished:
             return folder.read_result()
-        loop = _Loop(folder, recipe, data, observer or Silent(), stop, checkpoint_seconds, team)
+        saving = Saving(folder, team, stop, checkpoint_seconds)
+        loop = _Loop(folder, recipe, data, observer or Silent(), saving)
         if team.first:
             folder.claim(recipe, team.size)  # only now: one that cannot be built leaves no run
             run = Tracked(folder.path, recipe.name, recipe.model_dump(), loop.session.epoch)
@@ -104,11 +101,13 @@ def _run(loop: _Loop) -> dict[str, Any]:
         with noticing_losses() if loop.team.size > 1 else nullcontext():
             return loop.run()
     except NonFiniteLoss as error:
-        raise RunFailed(f"epoch {loop.session.epoch + 1}: {error}; {loop.saved()}") from None
+        raise RunFailed(f"epoch {loop.session.epoch + 1}: {error}; {loop.saving.told()}") from None
     except OSError as error:
-        raise RunFailed(f"cannot write to {loop.folder.path}: {error}; {loop.saved()}") from None
+        raise RunFailed(
+            f"cannot write to {loop.folder.path}: {error}; {loop.saving.told()}"
+        ) from None
     except ProcessLost as error:
-        raise RunFailed(f"{error}; {loop.saved()}") from None
+        raise RunFailed(f"{error}; {loop.saving.told()}") from None
 
 
 @contextmanager
@@ -134,21 +133,17 @@ class _Loop:
         recipe: Recipe,
         data: Dataset,
         observer: Observer,
-        stop: Stop,
-        checkpoint_seconds: float,
-        team: Team,
+        saving: Saving,
     ) -> None:
-        self.folder, self.recipe, self.team = folder, recipe, team
+        self.folder, self.recipe, self.team = folder, recipe, saving.team
         self.device = device_of(recipe.training)
         self.data, held = without_held_out(recipe, moved(data, self.device))
-        self.observer, self.stop = observer, stop
+        self.observer, self.saving = observer, saving
         self.preprocess = preprocess_of(data)
         self.criterion = criterion_of(recipe, folder, self.data, self.preprocess)  # before seeding
         self.session = new_session(recipe, self.data)
         self.course = Course(recipe, self.session, held, self.preprocess)
         self.meter = self._meter()
-        self.checkpoint_seconds, self.saved_at = checkpoint_seconds, time.monotonic()
-        self.saved_epoch: int | None = None
         self.trackers = Trackers({})
         self._seed()
         self._resume()
@@ -164,30 +159,11 @@ class _Loop:
             torch.manual_seed(own_seed(self.recipe.training.seed, self.team.rank))
 
     def _resume(self) -> None:
-        state, damaged = newest_checkpoint(self.folder.checkpoints)
-        if state is None and damaged:
-            raise UserError(f"no sound checkpoint: {damaged[0]}; start in a new folder")
-        if state is not None:
-            self._check_processes(len(random_rows(state)))
-            self.session.restore(state, self.team.rank)
-            self.saved_epoch = self.session.epoch
+        damaged = self.saving.resume(self.session)
+        if damaged is not None:
             self.observer.resumed(self.session.epoch, damaged)
-        steps = self.team.texts(str(self.session.steps)) if self.team.size > 1 else []
-        if len(set(steps)) > 1:
-            raise UserError(
-                f"the processes find checkpoints after {', '.join(steps)} steps in "
-                f"{self.folder.path}; it must be one folder that all of them can read"
-            )
         if self.team.first:
             records.keep_until(self.folder.records, self.session.epoch)
-
-    def _check_processes(self, then: int) -> None:
-        if then != self.team.size:
-            raise UserError(
-                f"the run in {self.folder.path} is one of {then} process(es), not of "
-                f"{self.team.size}; resume it with as many (torchrun --nproc-per-node {then}), or "
-                "start in a new folder"
-            )
 
     def run(self) -> dict[str, Any]:
         session, last = self.session, self.recipe.training.epochs
@@ -196,7 +172,7 @@ class _Loop:
             if self.team.first:
                 self._record()
             session.tally = Tally()
-            self._save(wanted=session.epoch == last or self._late())
+            self.saving.save(session, wanted=session.epoch == last or self.saving.late())
         if self.team.first:
             result = summary(self.recipe, records.read(self.folder.records))
             result["gates"] = final_gates(session.trainee)
@@ -228,7 +204,7 @@ class _Loop:
                 point = [float(session.steps), flops.training, flops.inference]
                 session.tally.by_step.append(point)
             self.observer.stepped(number + 1, len(parts), loss)
-            self._save(wanted=self._late(10))
+            self.saving.save(session, wanted=self.saving.late(10))
         session.epoch, session.step = session.epoch + 1, 0
 
     def _step(self, batch: Tensor, number: int) -> float:
@@ -280,28 +256,6 @@ class _Loop:
         tally.penalty += sums[2]
         tally.right += int(sums[3])
         return sums[1] / sums[0]
-
-    def _late(self, patience: float = 1) -> bool:
-        return time.monotonic() - self.saved_at >= self.checkpoint_seconds * patience
-
-    def _save(self, *, wanted: bool) -> None:
-        """Save when it is time, and when an end is asked for; all processes or none."""
-        wanted, stop = wanted and self.team.first, self.stop.requested
-        save, end = (n > 0 for n in self.team.sum([wanted or stop, stop]))
-        if save:
-            session = self.session
-            state = session.state(self.team)
-            if self.team.first:
-                save_checkpoint(self.folder.checkpoints, session.steps, state)
-            self.saved_at, self.saved_epoch = time.monotonic(), session.epoch
-        if end:
-            raise Interrupted(self.saved())
-
-    def saved(self) -> str:
-        """Where the run can be taken up again."""
-        if self.saved_epoch is None:
-            return f"nothing was saved in {self.folder.path} yet"
-        return f"saved after epoch {self.saved_epoch} in {self.folder.path}; go on with --resume"
 
 
 def summary(recipe: Recipe, epochs: list[records.EpochRecord]) -> dict[str, Any]:
