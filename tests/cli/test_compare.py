@@ -31,7 +31,7 @@ def test_the_quadratic_shows_disarm_below_arm(cli: Cli, tmp_path: Path) -> None:
     ("line", "message"),
     [
         ("compare methods", "No such command 'methods'"),
-        ("compare runs nowhere", "is not finished"),
+        ("compare runs nowhere", "is it the folder of a run?"),
         ("compare estimators --only disram", "did you mean 'disarm'"),
         ("compare estimators --problem cubic", "no problem 'cubic'"),
     ],
@@ -72,6 +72,9 @@ def test_runs_from_one_network_share_units_and_others_are_not_compared(
     text = (tmp_path / "out/four.md").read_text()
     assert text in ended.out
     assert f"l0arm compare runs {folders[0]}" in text
+    assert pair["sigmas"] == pytest.approx(
+        (pair["overlap"]["common"] - pair["overlap"]["by_chance"]) / pair["overlap"]["deviation"]
+    )
     assert (tmp_path / "out/four.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -83,3 +86,20 @@ def test_dense_runs_alone_have_no_gates_to_draw(cli: Cli, tmp_path: Path) -> Non
         "runs.json",
         "runs.md",
     ]
+
+
+def test_runs_of_one_title_and_seed_are_told_apart(cli: Cli, tmp_path: Path) -> None:
+    cli("train mlp-l0-arm {quick} --quiet --run-dir one")
+    cli("train mlp-l0-arm {quick} --quiet --run-dir two")
+    cli("train lenet5-l0-arm {quick} --quiet --run-dir three")
+    assert cli("compare runs one two three --quiet --title It's").code == 0
+    written = json.loads((tmp_path / "results/runs.json").read_text())
+    mlp = "MLP 784-300-100, L0-ARM (λ = 0.1/N), seed 0"
+    assert [row["run"] for row in written["runs"]] == [
+        f"{mlp} (one)",
+        f"{mlp} (two)",
+        "LeNet-5 20-50-800-500, L0-ARM (λ = 0.1/N), seed 0",
+    ]
+    (pair,) = written["pairs"]
+    assert pair["overlap"]["common"] == pair["kept"][0] == pair["kept"][1]  # the same run twice
+    assert """--title 'It'"'"'s'""" in (tmp_path / "results/runs.md").read_text()

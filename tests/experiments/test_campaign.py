@@ -184,15 +184,18 @@ def test_an_interrupt_lets_the_runs_save_themselves(tmp_path: Path) -> None:
 
 
 def test_a_job_is_the_command_a_person_would_type(tmp_path: Path) -> None:
-    (first,) = jobs_of([load_recipe("mlp-l0-arm")], tmp_path, seeds=1, epochs=7)
+    settings = ["method.lam=0.3", "training.threads=2"]
+    (first,) = jobs_of([load_recipe("mlp-l0-arm")], tmp_path, 1, 7, settings)
+    assert (first.recipe.method.lam, first.recipe.training.threads) == (0.3, 2)
     assert first.command(Path("data")) == [
         "train", "mlp-l0-arm", "--resume", "--quiet",
         "--run-dir", str(tmp_path / "mlp-l0-arm/seed-0"),
-        "--seed", "0", "--epochs", "7", "--data-dir", "data",
+        "--seed", "0", "--epochs", "7",
+        "--set", "method.lam=0.3", "--set", "training.threads=2", "--data-dir", "data",
     ]  # fmt: skip
     work = first.work(Path("data"))
     assert work.arguments == tuple(first.command(Path("data")))
-    assert (work.log, work.threads) == (tmp_path / "mlp-l0-arm/seed-0.log", 1)
+    assert (work.log, work.threads) == (tmp_path / "mlp-l0-arm/seed-0.log", 2)
 
 
 def test_table_2_is_its_rows_the_dense_networks_and_the_controls() -> None:

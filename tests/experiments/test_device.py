@@ -11,7 +11,7 @@ from l0arm.data import Dataset
 from l0arm.experiments import records
 from l0arm.experiments.checkpoint import newest_checkpoint
 from l0arm.experiments.device import device_of, random_state, set_random_state
-from l0arm.experiments.errors import UserError
+from l0arm.experiments.errors import RunFailed, UserError
 from l0arm.experiments.folder import RunFolder
 from l0arm.experiments.recipe import Recipe, TrainingSpec
 from l0arm.experiments.training import Silent, train
@@ -97,3 +97,41 @@ def test_random_numbers_of_a_gpu_are_part_of_the_state(monkeypatch: pytest.Monke
     set_random_state(saved, torch.device("cpu"))  # a checkpoint of a GPU, looked at without one
     assert torch.equal(torch.rand(3), first)
     assert gpu.tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize("recipe", ["mlp-l0-arm-control", "mlp-l1-filter", "lenet5-sparse-vd"])
+@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+def test_steps_that_overflow_in_fp16_are_skipped_without_harm(
+    folder: RunFolder,
+    quick: Quick,
+    digits: Dataset,
+    monkeypatch: pytest.MonkeyPatch,
+    recipe: str,
+    optimizer: str,
+) -> None:
+    huge = 2.0**26
+    monkeypatch.setattr(
+        "l0arm.experiments.session.scaler_of",
+        lambda training, device: torch.amp.GradScaler(device.type, init_scale=huge),
+    )
+    rates = ["optimizer.momentum=0.9", "optimizer.lr=0.01"] if optimizer == "sgd" else []
+    weak = ["method.lam=1e-6"] if "sparse" in recipe else []
+    settings = [f"optimizer.name={optimizer}", *rates, *weak, "training.precision=fp16"]
+    train(folder, quick(recipe, *settings, "training.batch=20"), digits)
+    state, _ = newest_checkpoint(folder.checkpoints)
+    assert state is not None
+    assert 1.0 <= state["scaler"]["scale"] < huge  # it fell, and then it stayed
+    moments = [m for of_weight in state["optimizer"]["state"].values() for m in of_weight.values()]
+    for tensor in (m for m in moments if isinstance(m, torch.Tensor)):
+        assert tensor.isfinite().all()
+        assert float(tensor.abs().max()) < 1e4
+    losses = [record.train_loss for record in records.read(folder.records)]
+    assert losses[-1] < losses[0]
+
+
+def test_a_run_that_overflows_at_every_scale_ends_with_the_way_out(
+    folder: RunFolder, quick: Quick, digits: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("l0arm.experiments.device.SMALLEST_SCALE", 2.0**17)
+    with pytest.raises(RunFailed, match="gradients overflow in fp16"):
+        train(folder, quick("mlp-l0-arm", "training.precision=fp16"), digits)

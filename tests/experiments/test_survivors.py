@@ -46,7 +46,7 @@ def test_groups_that_leave_chance_no_choice_tell_nothing() -> None:
         ("l1-filter", []),
     ],
 )
-def test_the_units_are_those_that_compaction_keeps(
+def test_the_units_are_those_that_z_bar_keeps(
     folder: RunFolder,
     quick: Callable[..., Recipe],
     digits: Dataset,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import combinations
@@ -21,15 +22,26 @@ from l0arm.experiments.recipe import Recipe
 from l0arm.experiments.survivors import Overlap, overlap, survivors, units
 
 RUN_COLUMNS = (
-    *("run", "seed", "epochs", "architecture", "prune rate %", "realised %", "accuracy %"),
+    *("run", "epochs", "architecture", "prune rate %", "realised %", "accuracy %"),
     *("undecided %", "s/epoch"),
 )
 PAIR_COLUMNS = ("run", "other", "keeps", "keeps", "in common", "by chance", "σ")
 
 CAUTION = (
-    "By chance: two random choices as large as these. Runs of one seed share their random numbers "
-    "too; only what runs of different seeds have in common was learned."
+    "By chance: two random choices as large as these. What two runs share beyond it was learned, "
+    "or comes from the common start; runs of one seed share their random numbers, too. The same "
+    "figures of controls (lambda = 0) tell how much."
 )
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A run, with a label that no other run of the comparison has."""
+
+    label: str
+    folder: RunFolder
+    recipe: Recipe
+    result: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -55,83 +67,101 @@ def runs(
     Units are compared between runs that start from the same weights (training.init_seed, or the
     same seed): of two others, filter 3 has nothing to do with filter 3. By chance is what two
     random choices as large as these would have in common, σ how many standard deviations the runs
-    are above it. Runs of one seed share their random numbers too: only what runs of different seeds
-    have in common was learned.
+    are above it. What they share beyond chance was learned, or comes from the common start: compare
+    with controls, and take different seeds, for runs of one seed share their random numbers, too.
 
         l0arm compare runs runs/small-wrn-l0-arm/seed-0 runs/small-wrn-l0-arm/seed-1
     """
-    folders = [RunFolder(path) for path in run]
-    results = [_row(folder) for folder in folders]
-    pairs = list(_pairs(folders))
-    text = "\n".join(
-        [f"# {title}", "", f"    {_command(run, out, title)}", "", *_text(results, pairs)]
-    )
+    compared = _finished(run)
+    pairs = list(_pairs(compared))
+    lines = [f"# {title}", "", f"    {_command(run, out, title)}", "", *_text(compared, pairs)]
     paths = [out.with_name(out.name + ending) for ending in (".md", ".json", ".png")]
     out.parent.mkdir(parents=True, exist_ok=True)
     with replacing(paths[0]) as file:
-        file.write(f"{text}\n".encode())
-    write_json(paths[1], {"title": title, "runs": results, "pairs": [asdict(p) for p in pairs]})
-    say(text, quiet=quiet)
-    say(f"wrote {', '.join(map(str, _drawn(folders, paths, title)))}", quiet=quiet)
+        file.write("\n".join([*lines, ""]).encode())
+    write_json(paths[1], {"title": title, **_values(compared, pairs)})
+    say("\n".join(lines), quiet=quiet)
+    say(f"wrote {', '.join(map(str, _drawn(compared, paths, title)))}", quiet=quiet)
 
 
-def _drawn(folders: Sequence[RunFolder], paths: Sequence[Path], title: str) -> Sequence[Path]:
+def _finished(paths: Sequence[Path]) -> list[Finished]:
+    """The runs in these folders, or what is wrong with one."""
+    folders = [RunFolder(path) for path in paths]
+    recipes = [folder.recipe() for folder in folders]
+    for folder in folders:
+        if not folder.finished:
+            raise UserError(f"the run in {folder.path} is not finished; resume it, or leave it out")
+    return [
+        Finished(label, folder, recipe, folder.read_result())
+        for label, folder, recipe in zip(_labels(recipes, paths), folders, recipes, strict=True)
+    ]
+
+
+def _labels(recipes: Sequence[Recipe], paths: Sequence[Path]) -> list[str]:
+    """What tells the runs apart: the network only if they differ in it, the folder if need be."""
+    titles = [recipe.title or recipe.name for recipe in recipes]
+    if len({title.partition(", ")[0] for title in titles}) == 1:
+        titles = [title.partition(", ")[2] or title for title in titles]
+    labels = [f"{t}, seed {r.training.seed}" for t, r in zip(titles, recipes, strict=True)]
+    return [
+        label if labels.count(label) == 1 else f"{label} ({path})"
+        for label, path in zip(labels, paths, strict=True)
+    ]
+
+
+def _drawn(compared: Sequence[Finished], paths: Sequence[Path], title: str) -> Sequence[Path]:
     """Draw the gates, if there are any; the files that were written."""
-    gated = {_label(f): records.read(f.records)[-1] for f in folders if f.read_result()["gates"]}
+    gated = [run for run in compared if run.result["gates"]]
     if not gated:
         return paths[:2]
-    plots.save(plots.last_histograms(gated, title=title), paths[2])
+    epochs = {run.label: records.read(run.folder.records)[-1] for run in gated}
+    plots.save(plots.last_histograms(epochs, title=title), paths[2])
     return paths
 
 
 def _command(run: Sequence[Path], out: Path, title: str) -> str:
-    return f'l0arm compare runs {" ".join(map(str, run))} --out {out} --title "{title}"'
+    parts = ["l0arm", "compare", "runs", *map(str, run), "--out", str(out), "--title", title]
+    return shlex.join(parts)
 
 
-def _label(folder: RunFolder) -> str:
-    recipe = folder.recipe()
-    method = (recipe.title or recipe.name).partition(", ")[2] or recipe.name
-    return f"{method}, seed {recipe.training.seed}"
-
-
-def _row(folder: RunFolder) -> dict[str, Any]:
-    """What a run came to."""
-    if not folder.finished:
-        raise UserError(f"the run in {folder.path} is not finished; resume it, or leave it out")
-    result = folder.read_result()
-    row = {key: value for key, value in result.items() if key != "gates"}
-    return {"run": _label(folder), **row}
-
-
-def _pairs(folders: Sequence[RunFolder]) -> Iterator[Pair]:
+def _pairs(compared: Sequence[Finished]) -> Iterator[Pair]:
     """Every two runs whose units are the same ones."""
-    for one, other in combinations(folders, 2):
-        sizes = units(one)
-        if not sizes or sizes != units(other) or _start(one.recipe()) != _start(other.recipe()):
+    for one, other in combinations(compared, 2):
+        sizes = units(one.folder)
+        same = sizes == units(other.folder) and _start(one.recipe) == _start(other.recipe)
+        if not sizes or not same:
             continue
-        first, second = survivors(one), survivors(other)
+        first, second = survivors(one.folder), survivors(other.folder)
         kept = tuple(sum(map(len, kept.values())) for kept in (first, second))
-        yield Pair(_label(one), _label(other), (kept[0], kept[1]), overlap(first, second, sizes))
+        yield Pair(one.label, other.label, (kept[0], kept[1]), overlap(first, second, sizes))
 
 
-def _start(recipe: Recipe) -> tuple[Any, int]:
+def _start(recipe: Recipe) -> tuple[Any, ...]:
     """What the first weights of a run are a function of."""
-    training = recipe.training
-    return recipe.model, training.seed if training.init_seed is None else training.init_seed
+    seed, init_seed = recipe.training.seed, recipe.training.init_seed
+    return recipe.model, recipe.data.name, seed if init_seed is None else init_seed
 
 
-def _text(results: Sequence[dict[str, Any]], pairs: Sequence[Pair]) -> list[str]:
-    lines = _grid(RUN_COLUMNS, [_run_cells(result) for result in results])
+def _values(compared: Sequence[Finished], pairs: Sequence[Pair]) -> dict[str, Any]:
+    """All figures for programs; g(phi) of every gate stays with the runs."""
+    results = [{"run": run.label, **run.result} for run in compared]
+    for result in results:
+        del result["gates"]
+    sigmas = [{**asdict(pair), "sigmas": pair.overlap.sigmas} for pair in pairs]
+    return {"runs": results, "pairs": sigmas}
+
+
+def _text(compared: Sequence[Finished], pairs: Sequence[Pair]) -> list[str]:
+    lines = _grid(RUN_COLUMNS, [_run_cells(run.label, run.result) for run in compared])
     if pairs:
         lines += ["", "## Units that two runs from the same weights both keep", "", CAUTION, ""]
         lines += _grid(PAIR_COLUMNS, [_pair_cells(pair) for pair in pairs])
     return lines
 
 
-def _run_cells(row: dict[str, Any]) -> list[str]:
+def _run_cells(label: str, row: dict[str, Any]) -> list[str]:
     return [
-        row["run"].rpartition(", seed")[0],
-        *(str(row["seed"]), str(row["epochs"]), row["architecture"]),
+        *(label, str(row["epochs"]), row["architecture"]),
         *(f"{row[key]:.2f}" for key in ("prune_rate", "prune_rate_realised", "test_accuracy")),
         f"{100 * row['undecided']:.1f}",
         f"{row['seconds_per_epoch']:.1f}",

@@ -29,6 +29,10 @@ def reproduce(
         int | None,
         typer.Option(min=1, help="Runs at a time; each uses one core. All cores, unless told."),
     ] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Another setting of all runs."),
+    ] = None,
     only: Annotated[str, typer.Option(help="Only these recipes, as 'mlp-*'.")] = "*",
     runs: RunsRoot = Path("runs"),
     results: Annotated[Path, typer.Option(help="Where the table goes.")] = Path("results"),
@@ -48,13 +52,14 @@ def reproduce(
 
         l0arm reproduce table2 --data-dir ~/mnist --seeds 1 --jobs 2
         l0arm reproduce table2 --data-dir /shared/mnist --runs /shared/runs --executor ray
+        l0arm reproduce table3 --data-dir ~/cifar --set training.device=cuda --jobs 1
     """
     runs, data_dir = runs.absolute(), data_dir and data_dir.absolute()
     recipes = recipes_of(what, only)
     with executor_named(executor, ray_address) as place:
         for name in sorted({recipe.data.name for recipe in recipes}):
             load_data(name, data_dir, quiet=quiet)  # a missing file is told before anything runs
-        campaign = Campaign(jobs_of(recipes, runs, seeds, epochs), data_dir, place)
+        campaign = Campaign(jobs_of(recipes, runs, seeds, epochs, set_ or ()), data_dir, place)
         try:
             failed = _watched(campaign, jobs or place.slots(), quiet)
         finally:

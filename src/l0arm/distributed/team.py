@@ -45,13 +45,17 @@ class Team:
 
     rank: int = 0
     size: int = 1
-    device: str = "cpu"  # of what travels: NCCL takes tensors on GPUs only
+    device: str = "cpu"  # of what travels
 
     @staticmethod
     def here(device: str = "cpu") -> Team:
-        """The process group that this process has joined, if any."""
+        """The process group that this process has joined, if any.
+
+        What travels is on the CPU if a backend takes it there; NCCL alone needs it on ``device``.
+        """
         if not (dist.is_available() and dist.is_initialized()):
-            return Team(device=device)
+            return Team()
+        device = "cpu" if "cpu" in dist.get_backend_config() else device
         return Team(dist.get_rank(), dist.get_world_size(), device)
 
     @property

@@ -104,7 +104,7 @@ class WholeLoss(nn.Module):
         """A generator seeded by the first process; save its state to resume bit for bit."""
         if self.generator is None:
             seed = torch.randint(2**62, (), device=team.device)
-            self.generator = torch.Generator(team.device)
+            self.generator = torch.Generator(next(self.gated.parameters()).device)
             self.generator.manual_seed(int(team.stacked(seed)[0]))
         return self.generator
 

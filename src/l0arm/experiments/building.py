@@ -110,6 +110,6 @@ def build_optimizer(recipe: Recipe, trainee: Trainee) -> torch.optim.Optimizer:
         group["initial_lr"] = group["lr"]
     if spec.name == "adam":
         return torch.optim.Adam(groups, fused=True)
-    return torch.optim.SGD(
-        groups, momentum=spec.momentum, nesterov=spec.momentum > 0, fused=spec.momentum > 0
-    )
+    # A fused step that a loss scaler skips leaves momentum that was never written (torch 2.13).
+    fused = spec.momentum > 0 and recipe.training.precision != "fp16"
+    return torch.optim.SGD(groups, momentum=spec.momentum, nesterov=spec.momentum > 0, fused=fused)

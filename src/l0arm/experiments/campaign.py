@@ -27,6 +27,7 @@ class Job:
 
     recipe: Recipe
     folder: RunFolder
+    settings: tuple[str, ...] = ()  # table.field=value, other than the recipe's
     attempts: int = 0
     failure: str = ""
 
@@ -36,6 +37,7 @@ class Job:
         command = ["train", self.recipe.name, "--resume", "--quiet"]
         command += ["--run-dir", str(self.folder.path)]
         command += ["--seed", str(training.seed), "--epochs", str(training.epochs)]
+        command += [part for setting in self.settings for part in ("--set", setting)]
         return command + (["--data-dir", str(data_dir)] if data_dir else [])
 
     def work(self, data_dir: Path | None) -> Work:
@@ -128,15 +130,22 @@ def recipes_of(campaign: str, only: str = "*") -> list[Recipe]:
     return chosen
 
 
-def jobs_of(recipes: Sequence[Recipe], runs: Path, seeds: int, epochs: int | None) -> list[Job]:
+def jobs_of(
+    recipes: Sequence[Recipe],
+    runs: Path,
+    seeds: int,
+    epochs: int | None,
+    settings: Sequence[str] = (),
+) -> list[Job]:
     """A job for each recipe and seed, the first seed of all recipes first."""
     jobs = []
     for seed in range(seeds):
         for recipe in recipes:
-            overrides = [f"training.seed={seed}"]
+            overrides = [*settings, f"training.seed={seed}"]
             overrides += [f"training.epochs={epochs}"] if epochs else []
             path = runs / recipe.name / f"seed-{seed}"
-            jobs.append(Job(load_recipe(recipe.name, overrides), RunFolder(path)))
+            changed = load_recipe(recipe.name, overrides)
+            jobs.append(Job(changed, RunFolder(path), tuple(settings)))
     return jobs
 
 

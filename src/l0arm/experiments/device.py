@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from l0arm.data import Dataset
-from l0arm.experiments.errors import UserError
+from l0arm.experiments.errors import RunFailed, UserError
 from l0arm.experiments.recipe import TrainingSpec
 
+SMALLEST_SCALE = 2.0**-10  # every step overflows: the scaler starts at 2^16 and halves
 HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -56,6 +57,15 @@ def precision_of(training: TrainingSpec, device: torch.device) -> AbstractContex
 def scaler_of(training: TrainingSpec, device: torch.device) -> torch.amp.GradScaler:
     """Gradients of half the exponent range are scaled up; of all others this does nothing."""
     return torch.amp.GradScaler(device.type, enabled=training.precision == "fp16")
+
+
+def check_scale(scaler: torch.amp.GradScaler) -> None:
+    """Refuse to go on if no scale suits: all steps would be skipped without a word."""
+    if scaler.is_enabled() and scaler.get_scale() < SMALLEST_SCALE:
+        raise RunFailed(
+            "gradients overflow in fp16 whatever they are scaled by; set training.precision=bf16 "
+            "or float32"
+        )
 
 
 def random_state(device: torch.device) -> Tensor:

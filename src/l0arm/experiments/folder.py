@@ -145,4 +145,13 @@ def environment(recipe: Recipe, processes: int = 1) -> dict[str, Any]:
         "cores": os.cpu_count(),
         "threads": recipe.training.threads,
         "processes": processes,
+        **(_gpu() if recipe.training.device == "cuda" else {}),
+    }
+
+
+def _gpu() -> dict[str, Any]:
+    return {
+        "gpu": torch.cuda.get_device_name(),
+        "cuda": torch.version.cuda,
+        "cudnn": torch.backends.cudnn.version(),  # type: ignore[no-untyped-call]
     }

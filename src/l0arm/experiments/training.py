@@ -18,7 +18,7 @@ from torch import Tensor
 from l0arm.data import Dataset, batches, crop_and_flip
 from l0arm.distributed import ProcessLost, Team, noticing_losses
 from l0arm.experiments import records
-from l0arm.experiments.device import device_of, moved, precision_of
+from l0arm.experiments.device import check_scale, device_of, moved, precision_of
 from l0arm.experiments.distillation import criterion_of
 from l0arm.experiments.errors import RunFailed
 from l0arm.experiments.files import write_json
@@ -101,7 +101,10 @@ def _run(loop: _Loop) -> dict[str, Any]:
         with noticing_losses() if loop.team.size > 1 else nullcontext():
             return loop.run()
     except NonFiniteLoss as error:
-        raise RunFailed(f"epoch {loop.session.epoch + 1}: {error}; {loop.saving.told()}") from None
+        half = loop.recipe.training.precision == "fp16"
+        hint = ", or set training.precision=bf16 (fp16 ends at 65,504)" if half else ""
+        epoch = loop.session.epoch + 1
+        raise RunFailed(f"epoch {epoch}: {error}{hint}; {loop.saving.told()}") from None
     except OSError as error:
         raise RunFailed(
             f"cannot write to {loop.folder.path}: {error}; {loop.saving.told()}"
@@ -113,13 +116,15 @@ def _run(loop: _Loop) -> dict[str, Any]:
 @contextmanager
 def process_settings(recipe: Recipe) -> Iterator[None]:
     """As many threads as the recipe says, and no denormals: moments of closed weights decay to
-    them, and they are slow."""
-    threads = torch.get_num_threads()
+    them, and they are slow. On a GPU, float32 is float32: estimates are differences of losses."""
+    threads, tf32 = torch.get_num_threads(), torch.backends.cudnn.allow_tf32
     torch.set_num_threads(recipe.training.threads)
     torch.set_flush_denormal(True)
+    torch.backends.cudnn.allow_tf32 = False
     try:
         yield
     finally:
+        torch.backends.cudnn.allow_tf32 = tf32
         torch.set_flush_denormal(False)
         torch.set_num_threads(threads)
 
@@ -224,6 +229,7 @@ class _Loop:
         loss._replace(total=session.scaler.scale(loss.total)).backward()
         session.scaler.step(session.optimizer)
         session.scaler.update()
+        check_scale(session.scaler)
         self.course.after_step()
         right = int((outputs[0].argmax(1) == labels).sum()) if count else 0
         return self._count(count, loss.data.item(), loss.penalty.item(), right)
@@ -234,7 +240,7 @@ class _Loop:
         if not self.recipe.data.augment:
             return images
         run, epoch = self.recipe.training.seed, self.session.epoch
-        seed = (run * 1_000_003 + epoch) * 1_000_003 + number
+        seed = ((run * 1_000_003 + epoch) * 1_000_003 + number) % 2**63
         if not self.team.first:
             seed = own_seed(run, self.team.rank, epoch, number)
         return crop_and_flip(images, torch.Generator().manual_seed(seed))

@@ -73,7 +73,8 @@ class HorseshoeGates:
     def rsample(self, generator: torch.Generator | None = None) -> Tensor:
         """A draw that can be differentiated in phi; the noise of s is one number for a group."""
         mean, variance = self.factors
-        noise = torch.randn((2, len(mean)), generator=generator, dtype=mean.dtype).to(mean.device)
+        shape = (2, len(mean))
+        noise = torch.randn(shape, generator=generator, dtype=mean.dtype, device=mean.device)
         first = torch.searchsorted(self.group_of, self.group_of)  # the first gate of each group
         shared = torch.sqrt(variance[:, :UNIT_A].sum(1)) * noise[0][first]
         own = torch.sqrt(variance[:, UNIT_A:].sum(1)) * noise[1]

@@ -27,7 +27,8 @@ def alive_units(gated: Gated) -> Tensor:
             for piece in (*group.reads, *group.makes)
             if tensors[piece.tensor].dim() >= 2
         }
-        followed = z * torch.cat([_connected(group, live) for group in gated.groups])
+        connected = torch.cat([_connected(group, live).to(z.device) for group in gated.groups])
+        followed = z * connected
         if torch.equal(followed, z):
             return z
         z = followed

@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from l0arm.gates.precision import at_least_float32
 from l0arm.groups import Gated
 from l0arm.groups.layout import named_tensors
 from l0arm.groups.slicing import theta
@@ -99,7 +100,8 @@ def _pooled(module: nn.Module, x: Tensor, variance: Tensor, of_bias: Tensor | No
 
 
 def _drawn(mean: Tensor, variance: Tensor) -> Tensor:
-    return mean + torch.sqrt(variance + TINY) * torch.randn_like(mean)
+    deviation = torch.sqrt(at_least_float32(variance) + TINY)  # TINY is 0 in half precision
+    return mean + deviation.to(mean.dtype) * torch.randn_like(mean)
 
 
 LAYERS: dict[type[nn.Module], Layer] = {
