@@ -99,8 +99,15 @@ def test_random_numbers_of_a_gpu_are_part_of_the_state(monkeypatch: pytest.Monke
     assert gpu.tolist() == [0, 0, 0]
 
 
-@pytest.mark.parametrize("recipe", ["mlp-l0-arm-control", "mlp-l1-filter", "lenet5-sparse-vd"])
-@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+@pytest.mark.parametrize(
+    ("recipe", "optimizer"),
+    [
+        ("mlp-l0-arm-control", "adam"),
+        ("mlp-l0-arm-control", "sgd"),
+        ("mlp-l1-filter", "sgd"),  # a new optimizer at its second stage
+        ("lenet5-sparse-vd", "adam"),  # noise on black images
+    ],
+)
 def test_steps_that_overflow_in_fp16_are_skipped_without_harm(
     folder: RunFolder,
     quick: Quick,
@@ -117,7 +124,7 @@ def test_steps_that_overflow_in_fp16_are_skipped_without_harm(
     rates = ["optimizer.momentum=0.9", "optimizer.lr=0.01"] if optimizer == "sgd" else []
     weak = ["method.lam=1e-6"] if "sparse" in recipe else []
     settings = [f"optimizer.name={optimizer}", *rates, *weak, "training.precision=fp16"]
-    train(folder, quick(recipe, *settings, "training.batch=20"), digits)
+    train(folder, quick(recipe, *settings, "training.batch=25"), digits)
     state, _ = newest_checkpoint(folder.checkpoints)
     assert state is not None
     assert 1.0 <= state["scaler"]["scale"] < huge  # it fell, and then it stayed

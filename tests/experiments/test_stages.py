@@ -43,6 +43,7 @@ SETTINGS: dict[str, tuple[str, ...]] = {
     "l0-hc": ("lam=1e-4",),
     "l1-filter": ("options.keep=0.5",),
     "magnitude": ("options.keep=0.02",),
+    "random": ("options.keep=0.5",),
     "sbp": ("lam=1e-2",),
     "sparse-vd": ("lam=1.0",),
 }

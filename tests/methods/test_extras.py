@@ -48,7 +48,7 @@ def test_gates_with_several_parameters_shrink_with_their_rows() -> None:
 
 @pytest.mark.parametrize("name", sorted(METHODS))
 def test_gates_have_one_row_each_and_save_by_group(name: str) -> None:
-    options = {} if name in ("l1-filter", "magnitude") else {"lam": 1e-3}
+    options = {} if name in ("l1-filter", "magnitude", "random") else {"lam": 1e-3}
     gated = sparsify(MLP((8, 6, 4)), method=name, **options)
     assert len(gated.phi) == 14
     state = gated.state_dict()
@@ -59,7 +59,7 @@ def test_gates_have_one_row_each_and_save_by_group(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(METHODS))
 def test_half_precision_keeps_phi_precise(name: str) -> None:
-    options = {} if name in ("l1-filter", "magnitude") else {"lam": 1e-3}
+    options = {} if name in ("l1-filter", "magnitude", "random") else {"lam": 1e-3}
     gated = sparsify(MLP((8, 6, 4)), method=name, **options).bfloat16()
     assert gated.phi.dtype == torch.float32
     loss = gated.loss(lambda: gated(torch.rand(5, 8, dtype=torch.bfloat16)).float().mean())
