@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from tests.experiments.power_cut import Cut, CutAfter
 
 from l0arm.data import Dataset
 from l0arm.experiments import records
@@ -14,24 +15,10 @@ from l0arm.experiments.device import device_of, random_state, set_random_state
 from l0arm.experiments.errors import RunFailed, UserError
 from l0arm.experiments.folder import RunFolder
 from l0arm.experiments.recipe import Recipe, TrainingSpec
-from l0arm.experiments.training import Silent, train
+from l0arm.experiments.training import train
 
 Quick = Callable[..., Recipe]
 GPU = TrainingSpec(device="cuda")
-
-
-class Cut(Exception):
-    """The end of a process, as far as a test is concerned."""
-
-
-class CutAfter(Silent):
-    def __init__(self, steps: int) -> None:
-        self.left = steps
-
-    def stepped(self, done: int, total: int, loss: float) -> None:
-        self.left -= 1
-        if self.left == 0:
-            raise Cut
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.experiments.test_training import Cut, CutAfter, bits
+from tests.experiments.power_cut import Cut, CutAfter
+from tests.experiments.test_training import bits
 from torch.testing import assert_close
 
 from l0arm.data import Dataset

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.experiments.power_cut import Cut, CutAfter
 from torch import Tensor
 
 from l0arm.data import Dataset, load_dataset
@@ -22,7 +23,7 @@ from l0arm.experiments.recipe import MethodSpec, Recipe, load_recipe, recipe_nam
 from l0arm.experiments.session import Session, new_session
 from l0arm.experiments.stages import Course, without_held_out
 from l0arm.experiments.trained import trained_network
-from l0arm.experiments.training import Silent, train
+from l0arm.experiments.training import train
 from l0arm.groups import Gated
 from l0arm.methods import METHODS, Method, Stage, l1_filter
 from l0arm.methods.stage import Ramp
@@ -89,22 +90,6 @@ def _flatten(value: Any, path: str, flat: dict[str, Any]) -> None:
         flat[path] = value.numpy().tobytes()
     else:
         flat[path] = value
-
-
-class Cut(Exception):
-    pass
-
-
-class CutAfter(Silent):
-    """Ends a run in the middle, as a power cut would: nothing is saved on the way out."""
-
-    def __init__(self, steps: int) -> None:
-        self.left = steps
-
-    def stepped(self, done: int, total: int, loss: float) -> None:
-        self.left -= 1
-        if self.left == 0:
-            raise Cut
 
 
 def boundaries(recipe: Recipe, digits: Dataset) -> list[int]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.experiments.power_cut import Cut, CutAfter
 from torch import Tensor
 
 from l0arm.data import Dataset
@@ -44,22 +45,6 @@ def _flatten(value: Any, path: str, flat: dict[str, Any]) -> None:
 
 def timeless(folder: RunFolder) -> list[records.EpochRecord]:
     return [replace(record, seconds=0.0) for record in records.read(folder.records)]
-
-
-class Cut(Exception):
-    pass
-
-
-class CutAfter(Silent):
-    """Ends a run in the middle, as a power cut would: nothing is saved on the way out."""
-
-    def __init__(self, steps: int) -> None:
-        self.left = steps
-
-    def stepped(self, done: int, total: int, loss: float) -> None:
-        self.left -= 1
-        if self.left == 0:
-            raise Cut
 
 
 @pytest.mark.parametrize("name", ["mlp-l0-arm", "mlp-l0-ar", "lenet5-l0-arm-control", "mlp-dense"])

@@ -21,6 +21,7 @@ from l0arm.estimators import ESTIMATORS
 from l0arm.experiments import estimator_table as measured
 from l0arm.experiments.errors import UserError, nearest
 from l0arm.experiments.files import replacing, write_json
+from l0arm.experiments.markdown import grid
 
 COLUMNS = ("estimator", "stage", "variance", "/ ARM", "bias", "by noise", "f", "ms")
 
@@ -107,8 +108,7 @@ def _write(title: str, command: str, lines: Sequence[measured.Line], stem: Path)
     """The table as text and data, and the picture."""
     stem.parent.mkdir(parents=True, exist_ok=True)
     paths = [stem.with_suffix(suffix) for suffix in (".md", ".json", ".png")]
-    rows = [COLUMNS, ["---"] * len(COLUMNS), *_cells(lines)]
-    text = "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    text = "\n".join(grid(COLUMNS, _cells(lines)))
     with replacing(paths[0]) as file:
         file.write(f"# {title}\n\n    {command}\n\n{text}\n".encode())
     write_json(

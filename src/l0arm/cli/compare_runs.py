@@ -18,8 +18,9 @@ from l0arm.experiments import records
 from l0arm.experiments.errors import UserError
 from l0arm.experiments.files import replacing, write_json
 from l0arm.experiments.folder import RunFolder
+from l0arm.experiments.markdown import grid
 from l0arm.experiments.recipe import Recipe
-from l0arm.experiments.survivors import Overlap, overlap, survivors, units
+from l0arm.experiments.survivors import Overlap, overlap, survivors
 
 RUN_COLUMNS = (
     *("run", "epochs", "architecture", "prune rate %", "realised %", "accuracy %"),
@@ -42,6 +43,11 @@ class Finished:
     folder: RunFolder
     recipe: Recipe
     result: dict[str, Any]
+
+    @property
+    def units(self) -> dict[str, int]:
+        """How many units each group has."""
+        return {name: len(pi) for name, pi in self.result["gates"].items()}
 
 
 @dataclass(frozen=True)
@@ -126,14 +132,12 @@ def _command(run: Sequence[Path], out: Path, title: str) -> str:
 
 def _pairs(compared: Sequence[Finished]) -> Iterator[Pair]:
     """Every two runs whose units are the same ones."""
-    for one, other in combinations(compared, 2):
-        sizes = units(one.folder)
-        same = sizes == units(other.folder) and _start(one.recipe) == _start(other.recipe)
-        if not sizes or not same:
-            continue
-        first, second = survivors(one.folder), survivors(other.folder)
-        kept = tuple(sum(map(len, kept.values())) for kept in (first, second))
-        yield Pair(one.label, other.label, (kept[0], kept[1]), overlap(first, second, sizes))
+    kept = {run.label: survivors(run.folder) for run in compared if run.units}
+    counts = {label: sum(map(len, units.values())) for label, units in kept.items()}
+    for one, other in combinations((run for run in compared if run.units), 2):
+        if one.units == other.units and _start(one.recipe) == _start(other.recipe):
+            a, b = one.label, other.label
+            yield Pair(a, b, (counts[a], counts[b]), overlap(kept[a], kept[b], one.units))
 
 
 def _start(recipe: Recipe) -> tuple[Any, ...]:
@@ -152,10 +156,10 @@ def _values(compared: Sequence[Finished], pairs: Sequence[Pair]) -> dict[str, An
 
 
 def _text(compared: Sequence[Finished], pairs: Sequence[Pair]) -> list[str]:
-    lines = _grid(RUN_COLUMNS, [_run_cells(run.label, run.result) for run in compared])
+    lines = grid(RUN_COLUMNS, [_run_cells(run.label, run.result) for run in compared])
     if pairs:
         lines += ["", "## Units that two runs from the same weights both keep", "", CAUTION, ""]
-        lines += _grid(PAIR_COLUMNS, [_pair_cells(pair) for pair in pairs])
+        lines += grid(PAIR_COLUMNS, [_pair_cells(pair) for pair in pairs])
     return lines
 
 
@@ -175,7 +179,3 @@ def _pair_cells(pair: Pair) -> list[str]:
         f"{found.by_chance:.1f} ± {found.deviation:.1f}",
         f"{found.sigmas:+.1f}",
     ]
-
-
-def _grid(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    return [f"| {' | '.join(line)} |" for line in (header, ["---"] * len(header), *rows)]

@@ -17,6 +17,7 @@ from l0arm.cli.options import DataDir, Json, Run
 from l0arm.experiments.errors import UserError
 from l0arm.experiments.files import replacing, write_json
 from l0arm.experiments.folder import RunFolder
+from l0arm.experiments.markdown import grid
 from l0arm.experiments.sweeping import SweepPoint
 from l0arm.experiments.sweeping import sweep as swept
 from l0arm.experiments.trained import trained_network
@@ -62,12 +63,13 @@ def sweep(
 
 def _lines(points: Sequence[SweepPoint]) -> list[str]:
     rows = [
-        f"| {p.threshold:g} | {'-'.join(map(str, p.widths))} | {p.parameters:,} | {p.macs:,} | "
-        f"{p.accuracy:.2f} | {'*' if p.pareto else ''} |"
+        [
+            *(f"{p.threshold:g}", "-".join(map(str, p.widths)), f"{p.parameters:,}"),
+            *(f"{p.macs:,}", f"{p.accuracy:.2f}", "*" if p.pareto else ""),
+        ]
         for p in points
     ]
-    head = "| threshold | units | parameters | MACs | % right | Pareto |"
-    return [head, "|---|---|---|---|---|---|", *rows]
+    return grid(["threshold", "units", "parameters", "MACs", "% right", "Pareto"], rows)
 
 
 def _write(paths: Sequence[Path], title: str, points: Sequence[SweepPoint]) -> None:

@@ -51,11 +51,6 @@ def _likeliest(pi: Sequence[float], count: int) -> list[int]:
     return sorted(range(len(pi)), key=lambda unit: -pi[unit])[:count]
 
 
-def units(folder: RunFolder) -> dict[str, int]:
-    """How many units each group of a finished run has."""
-    return {name: len(part) for name, part in folder.read_result()["gates"].items()}
-
-
 def overlap(one: Survivors, other: Survivors, units: Mapping[str, int]) -> Overlap:
     """Compare two runs with the same groups.
 

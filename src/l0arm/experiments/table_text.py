@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from l0arm.experiments.files import replacing
+from l0arm.experiments.markdown import grid
 from l0arm.experiments.outcomes import Outcome
 from l0arm.experiments.tables import Row, Table
 
@@ -72,9 +72,12 @@ def to_markdown(table: Table) -> str:
     """The whole table: a part for each network, all seeds, and what is missing."""
     parts = [f"# Table {table.number}", EXPLANATION]
     for network, rows in cells(table).items():
-        parts += [f"## {network}", _grid(HEADER, rows)]
+        parts += [f"## {network}", "\n".join(grid(HEADER, rows))]
     runs = seed_cells(table)
-    parts += ["## All seeds", _grid(SEEDS_HEADER, runs) if runs else "There are no runs yet."]
+    parts += [
+        "## All seeds",
+        "\n".join(grid(SEEDS_HEADER, runs)) if runs else "There are no runs yet.",
+    ]
     lines = [f"- {line}" for line in missing(table)]
     parts += ["## What is missing", "\n".join(lines) or "Nothing."]
     return "\n\n".join(parts) + "\n"
@@ -161,9 +164,3 @@ def _seed(row: Row, run: Outcome) -> list[str]:
 
 def _two(value: float | None) -> str:
     return NONE if value is None else f"{value:.2f}"
-
-
-def _grid(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [header, ["---"] * len(header), *rows]
-    escaped = ([cell.replace("|", r"\|") for cell in line] for line in lines)
-    return "\n".join(f"| {' | '.join(line)} |" for line in escaped)
