@@ -4,8 +4,10 @@ import pytest
 import torch
 
 from l0arm import architecture, prune_rate, sparsify
+from l0arm.estimators import ARM
 from l0arm.methods.l0_best import decide, l0_best
 from l0arm.models import LeNet5
+from l0arm.penalties import L0
 
 
 def test_gates_are_decided_by_the_threshold() -> None:
@@ -34,16 +36,31 @@ def test_what_lies_behind_closed_filters_closes() -> None:
 
 
 def test_while_it_settles_only_the_weights_are_trained() -> None:
-    learn, settle = l0_best(1e-6, settle=0.2).stages
+    learn, settle = l0_best(1e-6, settle=0.2, warm_up=0.75, settle_lr=3.0).stages
     assert (learn.share, settle.share) == (0.8, 0.2)
+    assert (learn.lr, settle.lr) == (1.0, 3.0)
     assert (learn.gate_lr, settle.gate_lr) == (1.0, 0.0)
     assert [learn.penalty(p) for p in (0.0, 0.375, 0.75, 1.0)] == [0.0, 0.5, 1.0, 1.0]
     assert [settle.penalty(p) for p in (0.0, 1.0)] == [0.0, 0.0]
     assert [settle.anneal(p) for p in (0.0, 1.0)] == [1.0, 0.0]
 
 
+def test_every_part_can_be_taken_away() -> None:
+    bare = l0_best(1e-6, estimator="arm", price="fixed", warm_up=0, settle=0)
+    assert isinstance(bare.estimator, ARM)
+    assert bare.penalties == (L0(1e-6),)
+    assert [stage.name for stage in bare.stages] == ["learn"]
+    assert bare.stages[0].penalty(0.0) == 1.0
+    assert not sparsify(LeNet5(), method=bare).extras
+
+
 @pytest.mark.parametrize("option", ["settle", "warm_up"])
-@pytest.mark.parametrize("share", [0.0, 1.0, -0.5])
+@pytest.mark.parametrize("share", [1.0, -0.5])
 def test_shares_lie_between_0_and_1(option: str, share: float) -> None:
-    with pytest.raises(ValueError, match=f"{option} is a share between 0 and 1"):
+    with pytest.raises(ValueError, match=f"{option} is a share of the epochs, from 0 up to 1"):
         l0_best(0.0, **{option: share})
+
+
+def test_an_unknown_price_is_refused() -> None:
+    with pytest.raises(ValueError, match="price must be 'left' or 'fixed'; got 'cheap'"):
+        l0_best(0.0, price="cheap")  # type: ignore[arg-type]

@@ -5,22 +5,34 @@ Evidence for each of its parts: docs/l0-best.md.
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Literal
+
 import torch
 
-from l0arm.estimators import DisARM
-from l0arm.gates import Bernoulli, ScaledSigmoid
+from l0arm.estimators import Estimator
+from l0arm.gates import ScaledSigmoid
 from l0arm.groups import Gated
 from l0arm.groups.dead import follow_dead
-from l0arm.methods.l0 import GateLike
+from l0arm.methods.l0 import GateLike, l0
 from l0arm.methods.method import Method
-from l0arm.methods.stage import Ramp, Stage, Validate, half_cosine, never
+from l0arm.methods.stage import Ramp, Stage, Validate, always, half_cosine, never
 from l0arm.penalties.parameters import Parameters, parameter_count
+
+Price = Literal["left", "fixed"]
 
 SURE = 100.0  # phi of a decided gate: sigmoid(-7 * 100) is 0
 
 
 def l0_best(
-    lam: float, *, gate: GateLike = ScaledSigmoid(), settle: float = 0.25, warm_up: float = 0.75
+    lam: float,
+    *,
+    gate: GateLike = ScaledSigmoid(),
+    estimator: Estimator | str = "disarm",
+    price: Price = "left",
+    warm_up: float = 0.75,
+    settle: float = 0.25,
+    settle_lr: float = 1.0,
 ) -> Method:
     """Minimise data loss + lam E[parameters left], and end with gates that are open or closed.
 
@@ -29,22 +41,28 @@ def l0_best(
     with the most weights per unit before its gates know what they are worth. For the last
     ``settle`` of the epochs the gates are fixed, as the threshold decides: while they are
     undecided, the thresholded network is not the one that was trained. The weights are trained on
-    with a rate that falls to zero.
+    with a rate that falls to zero from ``settle_lr`` times the optimizer's.
+
+    Each part can be taken away: ``estimator="arm"``, ``price="fixed"`` (Eq. 17: a unit costs the
+    weights it has in the dense network), ``warm_up=0``, ``settle=0``.
     """
-    for name, share in (("settle", settle), ("warm_up", warm_up)):
-        if not 0.0 < share < 1.0:
-            raise ValueError(f"{name} is a share between 0 and 1; got {share!r}")
-    return Method(
-        "l0-best",
-        Bernoulli(gate),
-        DisARM(),
-        (Parameters(lam),),
-        stages=(
-            Stage("learn", 1 - settle, penalty=Ramp(0.0, warm_up)),
-            Stage("settle", settle, enter=decide, gate_lr=0.0, anneal=half_cosine, penalty=never),
-        ),
-        extras=parameter_count,
+    _check_shares(warm_up=warm_up, settle=settle)
+    learn = Stage("learn", 1 - settle, penalty=Ramp(0.0, warm_up) if warm_up else always)
+    end = Stage(
+        "settle", settle, enter=decide, lr=settle_lr, gate_lr=0.0, anneal=half_cosine, penalty=never
     )
+    method = l0(lam, estimator=estimator, gate=gate, name="l0-best")
+    if price == "left":
+        method = replace(method, penalties=(Parameters(lam),), extras=parameter_count)
+    elif price != "fixed":
+        raise ValueError(f"price must be 'left' or 'fixed'; got {price!r}")
+    return replace(method, stages=(learn, end) if settle else (learn,))
+
+
+def _check_shares(**shares: float) -> None:
+    for name, share in shares.items():
+        if not 0.0 <= share < 1.0:
+            raise ValueError(f"{name} is a share of the epochs, from 0 up to 1; got {share!r}")
 
 
 def decide(gated: Gated, validate: Validate | None) -> None:
