@@ -12,7 +12,8 @@ from torch import nn
 from l0arm.budgeting import BudgetLike, budget_for
 from l0arm.groups import Gated, Group
 from l0arm.groups.example import Example
-from l0arm.groups.gated import Execution, Threshold
+from l0arm.groups.gated import Execution
+from l0arm.groups.mask import Threshold
 from l0arm.groups.undoing import undone_if_refused
 from l0arm.methods import METHODS, Method
 from l0arm.planning import Plan, exchange, plan

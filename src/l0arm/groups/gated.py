@@ -13,20 +13,20 @@ import torch
 from torch import Tensor, nn
 
 from l0arm.gates.family import GateFamily, Gates
-from l0arm.gates.threshold import DEFAULT_TAU, valley
+from l0arm.gates.threshold import DEFAULT_TAU
 from l0arm.groups.check import check
 from l0arm.groups.draw import Draw
 from l0arm.groups.engine import Engine
 from l0arm.groups.example import Example
 from l0arm.groups.group import Group
 from l0arm.groups.layout import resolve
+from l0arm.groups.mask import Threshold, checked_multiple, checked_threshold, deterministic_mask
 from l0arm.groups.objective import NonFiniteLoss, Objective
 from l0arm.groups.synchrony import check_synchronised
 from l0arm.groups.undoing import undone_if_refused
 from l0arm.groups.validation import check_gates
 
 Execution = Literal["sliced", "masked"]
-Threshold = float | Literal["valley"]
 
 
 class EmptyGroupWarning(UserWarning):
@@ -60,12 +60,6 @@ class GatingMethod(Protocol):
 
     @property
     def penalties(self) -> Sequence[Callable[[Gated, Gates], Tensor]]: ...
-
-
-def _checked(multiple: int) -> int:
-    if not isinstance(multiple, int) or multiple < 1:
-        raise ValueError(f"width_multiple must be an integer >= 1; got {multiple!r}")
-    return multiple
 
 
 def _none(gated: Gated) -> dict[str, nn.Module]:
@@ -145,11 +139,7 @@ class Gated(nn.Module):
 
     @threshold.setter
     def threshold(self, tau: Threshold) -> None:
-        if tau != "valley" and not (isinstance(tau, int | float) and 0.0 < tau < 1.0):
-            raise ValueError(
-                f"threshold must lie strictly between 0 and 1, or be 'valley'; got {tau!r}"
-            )
-        self._threshold: Threshold = tau
+        self._threshold = checked_threshold(tau)
 
     @property
     def groups(self) -> tuple[Group, ...]:
@@ -168,35 +158,11 @@ class Gated(nn.Module):
         return {g.name: gates[self.layout.span(n)] for n, g in enumerate(self.groups)}
 
     def deterministic(self, width_multiple: int | None = None) -> Tensor:
-        """z-bar for all gates (Eq. 14), with the threshold of each group.
-
-        Tied weights that a group both makes and reads would fold a fraction twice: there, 0 or 1.
-        """
-        multiple = self.width_multiple if width_multiple is None else _checked(width_multiple)
-        with torch.no_grad():
-            gates = self.gates
-            z = gates.deterministic(self.tau(gates.probs))
-            self._widen(z, gates, multiple)
-            for span in map(self.layout.span, self.layout.twice):
-                z[span] = (z[span] != 0).to(z.dtype)
-            return z
-
-    def _widen(self, z: Tensor, gates: Gates, multiple: int) -> None:
-        """Re-open the most probable gates of groups below their floor or between multiples.
-
-        They get the value that no threshold would take from them.
-        """
-        pi, values = gates.open_probability, gates.deterministic(0.0)
-        for number, group in enumerate(self.groups):
-            span = self.layout.span(number)
-            is_open = int((z[span] != 0).sum())
-            units = group.units_for(multiple)
-            rounded = -(-is_open // units) * units
-            missing = max(group.floor, min(rounded, group.units)) - is_open
-            if missing > 0:
-                closed = torch.where(z[span] == 0, pi[span], -1.0)
-                reopened = span.start + closed.topk(missing).indices
-                z[reopened] = values[reopened].clamp(min=torch.finfo(z.dtype).tiny)
+        """z-bar of all gates (Eq. 14), with the threshold of each group."""
+        multiple = self.width_multiple if width_multiple is None else width_multiple
+        return deterministic_mask(
+            self.layout, self.gates, self.threshold, checked_multiple(multiple)
+        )
 
     @property
     def width_multiple(self) -> int:
@@ -206,14 +172,7 @@ class Gated(nn.Module):
 
     @width_multiple.setter
     def width_multiple(self, multiple: int) -> None:
-        self._width_multiple = _checked(multiple)
-
-    def tau(self, pi: Tensor) -> Tensor | float:
-        """The threshold of every gate: one number, or the valley of each group's histogram."""
-        if self.threshold != "valley":
-            return self.threshold
-        valleys = [valley(pi[self.layout.span(n)]) for n in range(len(self.groups))]
-        return pi.new_tensor(valleys)[self.group_of]
+        self._width_multiple = checked_multiple(multiple)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The model under the draw in force, else under a fresh one (training) or z-bar (eval).
