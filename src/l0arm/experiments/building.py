@@ -103,13 +103,14 @@ def build_trainee(recipe: Recipe, data: Dataset) -> Trainee:
 
 
 def build_optimizer(recipe: Recipe, trainee: Trainee) -> torch.optim.Optimizer:
-    """Adam, or SGD with Nesterov momentum (Sec. 5.1)."""
+    """Adam, or SGD with Nesterov momentum (Sec. 5.1); AdamW for decay beside Adam's steps."""
     spec = recipe.optimizer
     groups = trainee.parameter_groups(spec.lr, spec.gate_lr, weight_decay=spec.weight_decay)
     for group in groups:
         group["initial_lr"] = group["lr"]
-    if spec.name == "adam":
-        return torch.optim.Adam(groups, fused=True)
+    if spec.name in ("adam", "adamw"):
+        kind = torch.optim.AdamW if spec.name == "adamw" else torch.optim.Adam
+        return kind(groups, fused=True)
     # A fused step that a loss scaler skips leaves momentum that was never written (torch 2.13).
     fused = spec.momentum > 0 and recipe.training.precision != "fp16"
     return torch.optim.SGD(groups, momentum=spec.momentum, nesterov=spec.momentum > 0, fused=fused)

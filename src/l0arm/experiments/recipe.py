@@ -60,9 +60,12 @@ class MethodSpec(Part):
 
 
 class OptimizerSpec(Part):
-    """Adam, or SGD with Nesterov momentum; phi has a rate of its own and no weight decay."""
+    """Adam, AdamW, or SGD with Nesterov momentum; phi has its own rate and no weight decay.
 
-    name: Literal["adam", "sgd"] = "adam"
+    The decay of ``adamw`` acts on the weights themselves, that of the others on their gradient.
+    """
+
+    name: Literal["adam", "adamw", "sgd"] = "adam"
     lr: Positive = 1e-3
     gate_lr: Positive | None = None  # that of the weights
     momentum: Share = 0.0
