@@ -143,3 +143,11 @@ def test_a_file_that_is_not_there_is_told() -> None:
 def test_an_override_is_toml_and_else_text() -> None:
     recipe = load_recipe("mlp-l0-arm", ["method.lam=[1.0, 2.0, 3]", "data.name=fashion-mnist"])
     assert (recipe.method.lam, recipe.data.name) == ([1.0, 2.0, 3.0], "fashion-mnist")
+
+
+def test_an_override_without_a_value_takes_a_setting_away() -> None:
+    recipe = load_recipe("mlp-l0-best", ["teacher=", "optimizer.gate_lr=", "schedule.every="])
+    assert recipe.teacher is None
+    assert recipe.optimizer.gate_lr is None
+    with pytest.raises(UserError, match=r"lacks 'method\.name'"):
+        load_recipe("mlp-l0-best", ["method.name="])

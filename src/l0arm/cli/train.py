@@ -30,7 +30,11 @@ def train(
     epochs: Annotated[int | None, typer.Option(help="Same as --set training.epochs=N.")] = None,
     set_: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Another setting: method.lam=0.2 ..."),
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="Another setting: method.lam=0.2, or none: teacher=",
+        ),
     ] = None,
     method: OutsideMethod = None,
     resume: Annotated[

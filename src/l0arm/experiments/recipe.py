@@ -194,7 +194,10 @@ def _read(name_or_path: str) -> tuple[str, str]:
 
 
 def _apply(settings: dict[str, Any], override: str) -> None:
-    """Set one field from ``table.field=value``; the value is TOML, else taken as text."""
+    """Set one field from ``table.field=value``; the value is TOML, else taken as text.
+
+    Without a value, ``teacher=``, the field or table goes back to its default.
+    """
     key, equals, value = override.partition("=")
     if not equals or not key:
         raise UserError(f"'{override}' sets nothing; write table.field=value, as training.epochs=3")
@@ -207,7 +210,10 @@ def _apply(settings: dict[str, Any], override: str) -> None:
         settings = settings.setdefault(table, {})
         if not isinstance(settings, dict):
             raise UserError(f"'{table}' in '{override}' is a value, not a table of a recipe")
-    settings[field] = parsed
+    if value.strip():
+        settings[field] = parsed
+    else:
+        settings.pop(field, None)
 
 
 def _sentence(error: ValidationError, where: str) -> str:
