@@ -49,7 +49,7 @@ def l0_best(
     Each part can be taken away: ``estimator="arm"``, ``price="fixed"`` (Eq. 17: a unit costs the
     weights it has in the dense network), ``warm_up=0``, ``settle=0``.
     """
-    _check(surest, warm_up=warm_up, settle=settle)
+    _check_shares(warm_up=warm_up, settle=settle)
     learn = Stage("learn", 1 - settle, penalty=Ramp(0.0, warm_up, power) if warm_up else always)
     end = Stage(
         "settle", settle, enter=decide, lr=settle_lr, gate_lr=0.0, anneal=half_cosine, penalty=never
@@ -78,9 +78,7 @@ class Cap:
             phi.copy_(torch.where(phi == SURE, phi, phi.clamp(max=self.highest)))
 
 
-def _check(surest: float, **shares: float) -> None:
-    if not 0.5 < surest <= 1.0:
-        raise ValueError(f"surest is a probability above 1/2, up to 1; got {surest!r}")
+def _check_shares(**shares: float) -> None:
     for name, share in shares.items():
         if not 0.0 <= share < 1.0:
             raise ValueError(f"{name} is a share of the epochs, from 0 up to 1; got {share!r}")
