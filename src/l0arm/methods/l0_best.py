@@ -5,14 +5,13 @@ Evidence for each of its parts: docs/l0-best.md.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 import torch
 
 from l0arm.estimators import Estimator
 from l0arm.gates import ScaledSigmoid
-from l0arm.gates.functions import as_gate_function
 from l0arm.groups import Gated
 from l0arm.groups.dead import follow_dead
 from l0arm.methods.l0 import GateLike, l0
@@ -32,8 +31,7 @@ def l0_best(
     estimator: Estimator | str = "disarm",
     price: Price = "left",
     warm_up: float = 0.75,
-    power: float = 2.0,
-    surest: float = 0.95,
+    power: float = 1.0,
     settle: float = 0.25,
     settle_lr: float = 1.0,
 ) -> Method:
@@ -59,23 +57,7 @@ def l0_best(
         method = replace(method, penalties=(Parameters(lam),), extras=parameter_count)
     elif price != "fixed":
         raise ValueError(f"price must be 'left' or 'fixed'; got {price!r}")
-    highest = as_gate_function(gate).inverse(torch.tensor(surest)).item()
-    return replace(method, stages=(learn, end) if settle else (learn,), after_step=Cap(highest))
-
-
-@dataclass(frozen=True)
-class Cap:
-    """While gates learn, phi goes no higher than this: an open gate can still be argued with.
-
-    g' vanishes at the ends, so that no price reaches a gate which is open for sure.
-    """
-
-    highest: float
-
-    def __call__(self, gated: Gated, optimizer: torch.optim.Optimizer) -> None:
-        with torch.no_grad():
-            phi = gated.phi
-            phi.copy_(torch.where(phi == SURE, phi, phi.clamp(max=self.highest)))
+    return replace(method, stages=(learn, end) if settle else (learn,))
 
 
 def _check_shares(**shares: float) -> None:
