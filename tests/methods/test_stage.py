@@ -42,11 +42,3 @@ def test_a_ramp_is_0_before_and_1_after() -> None:
 def test_a_ramp_that_leads_nowhere_is_refused(points: tuple[float, float]) -> None:
     with pytest.raises(ValueError, match="0 <= start < end <= 1"):
         Ramp(*points)
-
-
-def test_a_ramp_with_a_power_starts_slowly_and_ends_the_same() -> None:
-    ramp = Ramp(0.0, 0.8, power=3)
-    assert [ramp(progress) for progress in (0.0, 0.8, 1.0)] == [0.0, 1.0, 1.0]
-    assert ramp(0.4) == pytest.approx(1 / 8)
-    with pytest.raises(ValueError, match="a power above 0; got 0"):
-        Ramp(0.0, 1.0, power=0)

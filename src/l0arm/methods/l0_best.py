@@ -31,9 +31,8 @@ def l0_best(
     estimator: Estimator | str = "disarm",
     price: Price = "left",
     warm_up: float = 0.75,
-    power: float = 1.0,
-    settle: float = 0.25,
-    settle_lr: float = 1.0,
+    settle: float = 2 / 3,
+    settle_lr: float = 3.0,
 ) -> Method:
     """Minimise data loss + lam E[parameters left], and end with gates that are open or closed.
 
@@ -48,7 +47,7 @@ def l0_best(
     weights it has in the dense network), ``warm_up=0``, ``settle=0``.
     """
     _check_shares(warm_up=warm_up, settle=settle)
-    learn = Stage("learn", 1 - settle, penalty=Ramp(0.0, warm_up, power) if warm_up else always)
+    learn = Stage("learn", 1 - settle, penalty=Ramp(0.0, warm_up) if warm_up else always)
     end = Stage(
         "settle", settle, enter=decide, lr=settle_lr, gate_lr=0.0, anneal=half_cosine, penalty=never
     )

@@ -39,27 +39,19 @@ def half_cosine(progress: float) -> float:
 class Ramp:
     """The penalties' weight grows from 0 to 1 between two points of a stage (KL warm-up).
 
-    In a straight line, or with a ``power`` above 1: slowly first.
-
     >>> [Ramp(0.25, 0.75)(progress) for progress in (0.1, 0.5, 0.9)]
     [0.0, 0.5, 1.0]
-    >>> Ramp(0.0, 1.0, power=2)(0.5)
-    0.25
     """
 
     start: float
     end: float
-    power: float = 1.0
 
     def __post_init__(self) -> None:
         if not 0 <= self.start < self.end <= 1:
             raise ValueError(f"a ramp needs 0 <= start < end <= 1; got {self.start} and {self.end}")
-        if not self.power > 0:
-            raise ValueError(f"a ramp needs a power above 0; got {self.power}")
 
     def __call__(self, progress: float) -> float:
-        share = min(1.0, max(0.0, (progress - self.start) / (self.end - self.start)))
-        return float(share**self.power)
+        return min(1.0, max(0.0, (progress - self.start) / (self.end - self.start)))
 
 
 @dataclass(frozen=True)
