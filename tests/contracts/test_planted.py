@@ -25,7 +25,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "l0": {"lam": 0.02, "estimator": "arms", "samples": 4},
     "l0-ar": {"lam": 0.04},
     "l0-arm": {"lam": 0.02},
-    "l0-best": {"lam": 0.02},
+    "l0-best": {"lam": 0.02, "settle": 0.25},  # 300 steps to learn in
     "l0-disarm": {"lam": 0.02},
     "l0-hc": {"lam": 0.02},
     "l1-filter": {"keep": 0.25},
