@@ -155,7 +155,7 @@ def test_a_rate_falls_within_its_stage(short: Quick, digits: Dataset) -> None:
         course.begin()
         seen.append((*rates(session), gated.penalty_weight))
     assert seen[:3] == [(1e-3, 0.01, pytest.approx(min(1.0, 2 * n / 3))) for n in range(3)]
-    falling = [1e-3 * (1 + math.cos(math.pi * third / 3)) / 2 for third in range(3)]
+    falling = [3e-3 * (1 + math.cos(math.pi * third / 3)) / 2 for third in range(3)]
     assert seen[3:] == [(pytest.approx(rate), 0.0, 0.0) for rate in falling]
     assert set(gated.gates.open_probability.detach().unique().tolist()) <= {0.0, 1.0}
 
