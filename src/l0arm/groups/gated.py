@@ -160,9 +160,9 @@ class Gated(nn.Module):
     def deterministic(self, width_multiple: int | None = None) -> Tensor:
         """z-bar of all gates (Eq. 14), with the threshold of each group."""
         multiple = self.width_multiple if width_multiple is None else width_multiple
-        return deterministic_mask(
-            self.layout, self.gates, self.threshold, checked_multiple(multiple)
-        )
+        checked_multiple(multiple)
+        with torch.no_grad():
+            return deterministic_mask(self.layout, self.gates, self.threshold, multiple)
 
     @property
     def width_multiple(self) -> int:

@@ -20,15 +20,14 @@ def deterministic_mask(layout: Layout, gates: Gates, threshold: Threshold, multi
 
     Tied weights that a group both makes and reads would fold a fraction twice: there, 0 or 1.
     """
-    with torch.no_grad():
-        z = gates.deterministic(_tau(layout, gates.probs, threshold))
-        for number, group in enumerate(layout.groups):
-            missing = _missing(group, int((z[layout.span(number)] != 0).sum()), multiple)
-            if missing:
-                _reopen(z, layout.span(number), gates, missing)
-        for span in map(layout.span, layout.twice):
-            z[span] = (z[span] != 0).to(z.dtype)
-        return z
+    z = gates.deterministic(_tau(layout, gates.probs, threshold))
+    for number, group in enumerate(layout.groups):
+        missing = _missing(group, int((z[layout.span(number)] != 0).sum()), multiple)
+        if missing:
+            _reopen(z, layout.span(number), gates, missing)
+    for span in map(layout.span, layout.twice):
+        z[span] = (z[span] != 0).to(z.dtype)
+    return z
 
 
 def checked_threshold(tau: Threshold) -> Threshold:
