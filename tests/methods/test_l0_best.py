@@ -36,13 +36,20 @@ def test_what_lies_behind_closed_filters_closes() -> None:
 
 
 def test_while_it_settles_only_the_weights_are_trained() -> None:
-    learn, settle = l0_best(1e-6, settle=0.2, warm_up=0.75, settle_lr=3.0).stages
-    assert (learn.share, settle.share) == (0.8, 0.2)
-    assert (learn.lr, settle.lr) == (1.0, 3.0)
-    assert (learn.gate_lr, settle.gate_lr) == (1.0, 0.0)
+    learn, settle, end = l0_best(1e-6, settle=0.2, warm_up=0.75, settle_lr=3.0).stages
+    assert [learn.share, settle.share, end.share] == pytest.approx([0.8, 0.198, 0.002])
+    assert (learn.lr, settle.lr, end.lr) == (1.0, 3.0, 0.0)
+    assert (learn.gate_lr, settle.gate_lr, end.gate_lr) == (1.0, 0.0, 0.0)
     assert [learn.penalty(p) for p in (0.0, 0.375, 0.75, 1.0)] == [0.0, 0.5, 1.0, 1.0]
     assert [settle.penalty(p) for p in (0.0, 1.0)] == [0.0, 0.0]
+    assert [settle.anneal(p) for p in (0.0, 1.0)] == [1.0, 1.0]
+
+
+def test_without_the_mean_the_rate_falls() -> None:
+    method = l0_best(1e-6, average=False)
+    _, settle = method.stages
     assert [settle.anneal(p) for p in (0.0, 1.0)] == [1.0, 0.0]
+    assert set(sparsify(LeNet5(), method=method).extras) == {"parameter_count"}
 
 
 def test_every_part_can_be_taken_away() -> None:

@@ -1,27 +1,36 @@
-"""l0-best: DisARM under a price per parameter; then every gate is decided, and the weights settle.
+"""l0-best: DisARM under a price per parameter; then gates are decided, and the weights averaged.
 
 Evidence for each of its parts: docs/l0-best.md.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
+from torch import nn
 
 from l0arm.estimators import Estimator
 from l0arm.gates import ScaledSigmoid
 from l0arm.groups import Gated
 from l0arm.groups.dead import follow_dead
 from l0arm.methods.l0 import GateLike, l0
-from l0arm.methods.method import Method
+from l0arm.methods.method import Extras, Method
 from l0arm.methods.stage import Ramp, Stage, Validate, always, half_cosine, never
+from l0arm.methods.weight_average import (
+    add_to_average,
+    begin_average,
+    take_average,
+    weight_average,
+)
 from l0arm.penalties.parameters import Parameters, parameter_count
 
 Price = Literal["left", "fixed"]
 
 SURE = 100.0  # phi of a decided gate: sigmoid(-7 * 100) is 0
+LAST = 0.01  # of the settling is for its mean: one epoch, unless there are hundreds
 
 
 def l0_best(
@@ -30,9 +39,10 @@ def l0_best(
     gate: GateLike = ScaledSigmoid(),
     estimator: Estimator | str = "disarm",
     price: Price = "left",
-    warm_up: float = 0.75,
-    settle: float = 2 / 3,
+    warm_up: float = 0.9,
+    settle: float = 0.5,
     settle_lr: float = 3.0,
+    average: bool = True,
 ) -> Method:
     """Minimise data loss + lam E[parameters left], and end with gates that are open or closed.
 
@@ -41,22 +51,57 @@ def l0_best(
     with the most weights per unit before its gates know what they are worth. For the last
     ``settle`` of the epochs the gates are fixed, as the threshold decides: while they are
     undecided, the thresholded network is not the one that was trained. The weights are trained on
-    with a rate that falls to zero from ``settle_lr`` times the optimizer's.
+    with ``settle_lr`` times the optimizer's rate, and end as the mean of where they were.
 
     Each part can be taken away: ``estimator="arm"``, ``price="fixed"`` (Eq. 17: a unit costs the
-    weights it has in the dense network), ``warm_up=0``, ``settle=0``.
+    weights it has in the dense network), ``warm_up=0``, ``settle=0``, ``average=False`` (the rate
+    falls to zero instead).
     """
     _check_shares(warm_up=warm_up, settle=settle)
     learn = Stage("learn", 1 - settle, penalty=Ramp(0.0, warm_up) if warm_up else always)
-    end = Stage(
-        "settle", settle, enter=decide, lr=settle_lr, gate_lr=0.0, anneal=half_cosine, penalty=never
-    )
-    method = l0(lam, estimator=estimator, gate=gate, name="l0-best")
+    method = _priced(l0(lam, estimator=estimator, gate=gate, name="l0-best"), lam, price)
+    method = replace(method, stages=(learn,))
+    if not settle:
+        return method
+    fixed = Stage("settle", settle, enter=decide, lr=settle_lr, gate_lr=0.0, penalty=never)
+    if not average:
+        return replace(method, stages=(learn, replace(fixed, anneal=half_cosine)))
+    return _averaged(method, fixed)
+
+
+def _priced(method: Method, lam: float, price: Price) -> Method:
     if price == "left":
-        method = replace(method, penalties=(Parameters(lam),), extras=parameter_count)
-    elif price != "fixed":
+        return replace(method, penalties=(Parameters(lam),), extras=parameter_count)
+    if price != "fixed":
         raise ValueError(f"price must be 'left' or 'fixed'; got {price!r}")
-    return replace(method, stages=(learn, end) if settle else (learn,))
+    return method
+
+
+def _averaged(method: Method, settle: Stage) -> Method:
+    """The method with a last epoch for the mean of the weights over the stage ``settle``.
+
+    That epoch changes no weight: batch normalisation sees the images once more, as its statistics
+    are those of the steps before, not of their mean.
+    """
+    most = replace(settle, share=(1 - LAST) * settle.share, enter=decide_and_average)
+    end = replace(settle, name="end", share=LAST * settle.share, enter=take_average, lr=0.0)
+    return replace(
+        method,
+        stages=(*method.stages, most, end),
+        extras=Both(method.extras, weight_average),
+        after_step=add_to_average,
+    )
+
+
+@dataclass(frozen=True)
+class Both:
+    """What two parts of a method bring along."""
+
+    one: Extras
+    other: Extras
+
+    def __call__(self, gated: Gated) -> Mapping[str, nn.Module]:
+        return {**self.one(gated), **self.other(gated)}
 
 
 def _check_shares(**shares: float) -> None:
@@ -73,3 +118,9 @@ def decide(gated: Gated, validate: Validate | None) -> None:
     with torch.no_grad():
         alive = follow_dead(gated.layout, gated.deterministic())
         gated.phi.copy_(torch.where(alive > 0, SURE, -SURE))
+
+
+def decide_and_average(gated: Gated, validate: Validate | None) -> None:
+    """The gates are fixed; from here on every step of the weights counts in their mean."""
+    decide(gated, validate)
+    begin_average(gated, validate)

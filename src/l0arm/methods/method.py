@@ -15,6 +15,7 @@ from l0arm.methods.stage import TRAIN, Stage
 
 Penalty = Callable[[Gated, Gates], Tensor]
 AfterStep = Callable[[Gated, torch.optim.Optimizer], None]
+Extras = Callable[[Gated], Mapping[str, nn.Module]]
 
 
 def leave(gated: Gated, optimizer: torch.optim.Optimizer) -> None:
@@ -41,5 +42,5 @@ class Method:
     penalties: tuple[Penalty, ...] = ()
     stages: tuple[Stage, ...] = TRAIN
     after_step: AfterStep = leave
-    extras: Callable[[Gated], Mapping[str, nn.Module]] = no_extras
+    extras: Extras = no_extras
     held_out: float = 0.0
