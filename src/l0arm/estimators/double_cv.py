@@ -42,6 +42,7 @@ class DoubleCV:
     a: float = 1.0
     unbiased = True
     drops = False
+    takes = "binary"
 
     def __post_init__(self) -> None:
         checked_samples(self.samples)

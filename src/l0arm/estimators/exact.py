@@ -28,6 +28,7 @@ class Exact:
     forwards = 0  # 2^V: depends on the number of gates
     backwards = 0
     drops = True
+    takes = "binary"
 
     def __call__(
         self, f: Objective, gates: Gates | Tensor, generator: torch.Generator | None = None

@@ -51,6 +51,7 @@ class REBAR:
     forwards = 3
     backwards = 3
     drops = False
+    takes = "binary"
 
     def __post_init__(self) -> None:
         checked_rate(self.rate)
