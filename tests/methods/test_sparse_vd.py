@@ -73,6 +73,6 @@ def test_noise_is_trained_with_phi_and_without_weight_decay() -> None:
     assert "extras.noise.fc1-weight" in state
 
 
-def test_a_strength_per_layer_is_refused() -> None:
-    with pytest.raises(ValueError, match="finite number >= 0"):
+def test_a_negative_strength_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"finite number >= 0; got -1\.0"):
         sparse_vd(-1.0)
