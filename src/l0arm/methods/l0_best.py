@@ -6,7 +6,7 @@ Evidence for each of its parts: docs/l0-best.md.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
@@ -14,6 +14,7 @@ from l0arm.estimators import Estimator
 from l0arm.gates import ScaledSigmoid
 from l0arm.groups import Gated
 from l0arm.groups.dead import follow_dead
+from l0arm.methods.driving import estimator_for
 from l0arm.methods.l0 import GateLike, l0
 from l0arm.methods.method import Method
 from l0arm.methods.stage import Ramp, Stage, Validate, always, half_cosine, never
@@ -33,6 +34,7 @@ def l0_best(
     warm_up: float = 0.75,
     settle: float = 2 / 3,
     settle_lr: float = 3.0,
+    **options: Any,
 ) -> Method:
     """Minimise data loss + lam E[parameters left], and end with gates that are open or closed.
 
@@ -44,13 +46,15 @@ def l0_best(
     with a rate that falls to zero from ``settle_lr`` times the optimizer's.
 
     Each part can be taken away: ``estimator="arm"``, ``price="fixed"`` (Eq. 17: a unit costs the
-    weights it has in the dense network), ``warm_up=0``, ``settle=0``.
+    weights it has in the dense network), ``warm_up=0``, ``settle=0``. ``options`` are those of an
+    estimator given by its name.
     """
     _check_shares(warm_up=warm_up, settle=settle)
     learn = Stage("learn", 1 - settle, penalty=Ramp(0.0, warm_up) if warm_up else always)
     end = Stage(
         "settle", settle, enter=decide, lr=settle_lr, gate_lr=0.0, anneal=half_cosine, penalty=never
     )
+    estimator = estimator_for(l0_best, estimator, options)
     method = l0(lam, estimator=estimator, gate=gate, name="l0-best")
     if price == "left":
         method = replace(method, penalties=(Parameters(lam),), extras=parameter_count)
