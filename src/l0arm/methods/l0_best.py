@@ -17,6 +17,7 @@ from l0arm.groups.dead import follow_dead
 from l0arm.methods.driving import estimator_for
 from l0arm.methods.l0 import GateLike, l0
 from l0arm.methods.method import Method
+from l0arm.methods.shares import check_shares
 from l0arm.methods.stage import Ramp, Stage, Validate, always, half_cosine, never
 from l0arm.penalties.parameters import Parameters, parameter_count
 
@@ -49,24 +50,23 @@ def l0_best(
     weights it has in the dense network), ``warm_up=0``, ``settle=0``. ``options`` are those of an
     estimator given by its name.
     """
-    _check_shares(warm_up=warm_up, settle=settle)
+    check_shares(warm_up=warm_up, settle=settle)
     learn = Stage("learn", 1 - settle, penalty=Ramp(0.0, warm_up) if warm_up else always)
-    end = Stage(
-        "settle", settle, enter=decide, lr=settle_lr, gate_lr=0.0, anneal=half_cosine, penalty=never
-    )
+    end = (_settling(settle, settle_lr),) if settle else ()
     estimator = estimator_for(l0_best, estimator, options)
     method = l0(lam, estimator=estimator, gate=gate, name="l0-best")
     if price == "left":
         method = replace(method, penalties=(Parameters(lam),), extras=parameter_count)
     elif price != "fixed":
         raise ValueError(f"price must be 'left' or 'fixed'; got {price!r}")
-    return replace(method, stages=(learn, end) if settle else (learn,))
+    return replace(method, stages=(learn, *end))
 
 
-def _check_shares(**shares: float) -> None:
-    for name, share in shares.items():
-        if not 0.0 <= share < 1.0:
-            raise ValueError(f"{name} is a share of the epochs, from 0 up to 1; got {share!r}")
+def _settling(share: float, lr: float) -> Stage:
+    """The gates are decided, and the weights trained on with a rate that falls to zero."""
+    return Stage(
+        "settle", share, enter=decide, lr=lr, gate_lr=0.0, anneal=half_cosine, penalty=never
+    )
 
 
 def decide(gated: Gated, validate: Validate | None) -> None:
