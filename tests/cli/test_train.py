@@ -72,6 +72,10 @@ def test_other_settings_want_another_folder(cli: Cli) -> None:
         ("train mlp-dense --set data.name=minst", "'minst'"),
         ("train mlp-dense --set data.name=folder:nowhere", "nowhere"),
         ("train lenet5-dense --set data.name=mnist-mini --set data.limit=9000", "has 8000 images"),
+        *(
+            (f"train mlp-{name} {{quick}} --set method.lam=[1,2,3]", f"{name} takes one strength")
+            for name in ("sparse-vd", "bc-gnj", "bc-ghs")
+        ),
         ("evaluate nowhere", "no recipe.json in nowhere: is it the folder of a run?"),
         ("table table9", "table9"),
         ("figure fig9", "no figure 'fig9'; did you mean"),

@@ -145,8 +145,9 @@ def test_a_stage_sets_rates_and_the_weight_of_the_penalties(short: Quick, digits
 
 
 def test_a_rate_falls_within_its_stage(short: Quick, digits: Dataset) -> None:
-    options = ("method.options.settle=0.5", "method.options.warm_up=0.5")
-    recipe = short("l0-best", "optimizer.gate_lr=0.01", *options)
+    options = ("settle=0.5", "warm_up=0.5", "average=false")
+    settings = [f"method.options.{option}" for option in options]
+    recipe = short("l0-best", "optimizer.gate_lr=0.01", *settings)
     session, course = session_of(recipe, digits)
     gated = session.trainee
     assert isinstance(gated, Gated)
@@ -158,6 +159,23 @@ def test_a_rate_falls_within_its_stage(short: Quick, digits: Dataset) -> None:
     falling = [3e-3 * (1 + math.cos(math.pi * third / 3)) / 2 for third in range(3)]
     assert seen[3:] == [(pytest.approx(rate), 0.0, 0.0) for rate in falling]
     assert set(gated.gates.open_probability.detach().unique().tolist()) <= {0.0, 1.0}
+
+
+def test_the_last_epoch_of_l0_best_is_for_the_mean_of_the_weights(
+    short: Quick, digits: Dataset
+) -> None:
+    session, course = session_of(short("l0-best", "method.options.settle=0.5"), digits)
+    gated = session.trainee
+    assert isinstance(gated, Gated)
+    weight, seen, now = gated.model.get_parameter("fc1.weight"), [], []
+    for session.epoch in range(6):
+        course.begin()
+        now.append(weight.mean().item())
+        seen.append(rates(session)[0])
+        weight.data.fill_(session.epoch)  # stands for the steps of an epoch
+        course.after_step()
+    assert seen == pytest.approx([1e-3] * 3 + [3e-3] * 2 + [0.0])
+    assert now[4:] == pytest.approx([3.0, (6 * 3 + 24 * 4) / 30])  # t (t + 1) (t + 2)
 
 
 def test_a_warm_up_grows_with_the_epochs(short: Quick, digits: Dataset) -> None:

@@ -89,6 +89,12 @@ def test_the_members_of_a_unit_are_what_it_counts_and_its_makers_bias() -> None:
     ]
 
 
+def test_a_weight_is_in_one_group() -> None:
+    gated = sparsify(LeNet5(), method=group_lasso(0.1))
+    counted = [piece.tensor for group in gated.groups for piece in group.counts]
+    assert len(counted) == len(set(counted))
+
+
 def test_a_strength_of_0_leaves_its_group_alone() -> None:
     gated = gated_mlp()
     before = gated.model.fc1.weight.detach().clone()

@@ -51,33 +51,10 @@ def test_a_name_of_ones_own() -> None:
     assert l0(0.1, name="mine").name == "mine"
 
 
-def test_an_unknown_estimator_is_answered_with_the_known_ones() -> None:
-    with pytest.raises(ValueError, match=r"unknown estimator 'amr'; there are ar, arm, arms, "):
-        l0(0.1, estimator="amr")
-
-
 @pytest.mark.parametrize("name", ["lam", "l1", "l2"])
 def test_a_negative_strength_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match=r"finite number >= 0.*got -1"):
         l0(**{"lam": 0.1, name: -1})
-
-
-def test_options_go_to_an_estimator_given_by_name() -> None:
-    assert l0(0.1, estimator="arms", samples=8).estimator == ARMS(samples=8)
-    assert l0(0.1, estimator="ar", decay=0.9).estimator == AR(decay=0.9)
-
-
-def test_an_unknown_option_is_answered_with_the_known_ones() -> None:
-    message = "'rebar' has no option sampels, samples; it takes temperature, c, rate"
-    with pytest.raises(TypeError, match=message):
-        l0(0.1, estimator="rebar", samples=3, sampels=2)
-    with pytest.raises(TypeError, match="'disarm' has no option samples; it takes none"):
-        l0(0.1, estimator="disarm", samples=3)
-
-
-def test_options_beside_an_estimator_object_are_refused() -> None:
-    with pytest.raises(TypeError, match=r"samples belong to an estimator given by name.*ARMS\("):
-        l0(0.1, estimator=ARMS(), samples=3)
 
 
 def test_an_estimator_class_is_refused() -> None:

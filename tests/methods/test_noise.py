@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from l0arm import Gated, Group, Slice, sparsify
+from l0arm.estimators.deterministic import Deterministic
 from l0arm.estimators.pathwise import Pathwise
 from l0arm.gates import Fixed, Gaussian
 from l0arm.methods import Method
@@ -20,7 +21,7 @@ def noisy(model: nn.Module, gate: object = None, *, biases: bool = True) -> Gate
     method = Method(
         "noisy",
         gate or Fixed(),
-        Pathwise(),
+        Pathwise() if gate else Deterministic(),
         extras=lambda gated: {"noise": WeightNoise(gated, -2.0, biases=biases)},
     )
     gated = sparsify(model, method=method).double()
@@ -57,7 +58,8 @@ def test_mean_and_variance_of_a_linear_layer(biases: bool) -> None:
 
 def test_mean_and_variance_of_a_convolution_equal_those_of_noisy_weights() -> None:
     model = conv()
-    method = Method("noisy", Fixed(), Pathwise(), extras=lambda g: {"noise": WeightNoise(g, -3.0)})
+    noise = lambda gated: {"noise": WeightNoise(gated, -3.0)}  # noqa: E731
+    method = Method("noisy", Fixed(), Deterministic(), extras=noise)
     gated = sparsify(model, GROUPS, method).double()
     x = torch.randn(1, 2, 4, 4, dtype=torch.float64)
     outputs: list[torch.Tensor] = []

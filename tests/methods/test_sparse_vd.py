@@ -57,6 +57,19 @@ def test_units_without_weights_close() -> None:
     assert gated.deterministic().tolist() == [1, 1, 1, 1, 1, 0, 1]
 
 
+def test_a_pruned_weight_is_0_and_its_noise_still_trains() -> None:
+    gated = sparsify(MLP((4, 2)), method=sparse_vd(0.0))
+    noise = gated.extras["noise"].get_parameter("fc1-weight")
+    noise.data[0, 1] = 5.0
+    after_step(gated)
+    assert gated.model.fc1.weight[0, 1] == 0
+    x = torch.tensor([[0.0, 1.0, 0.0, 0.0]])  # through the pruned weight
+    assert not torch.equal(gated(x), gated(x))
+    gated.loss(lambda: gated(x).square().sum()).backward()
+    assert noise.grad is not None
+    assert noise.grad[0, 1] != 0
+
+
 def test_the_warm_up_is_that_of_epochs_5_to_20_of_200() -> None:
     (stage,) = sparse_vd(1.0).stages
     assert [stage.penalty(epoch / 200) for epoch in (4, 5, 20, 21)] == [0.0, 0.0, 1.0, 1.0]
@@ -73,6 +86,6 @@ def test_noise_is_trained_with_phi_and_without_weight_decay() -> None:
     assert "extras.noise.fc1-weight" in state
 
 
-def test_a_strength_per_layer_is_refused() -> None:
-    with pytest.raises(ValueError, match="finite number >= 0"):
+def test_a_negative_strength_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"finite number >= 0; got -1\.0"):
         sparse_vd(-1.0)

@@ -41,6 +41,7 @@ class AR:
     forwards = 1
     backwards = 1
     drops = True
+    takes = "binary"
 
     def __post_init__(self) -> None:
         checked_chain(self.chain)

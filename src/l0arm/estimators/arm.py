@@ -35,6 +35,7 @@ class ARM:
     forwards = 2
     backwards = 1
     drops = True
+    takes = "binary"
 
     def __post_init__(self) -> None:
         checked_chain(self.chain)

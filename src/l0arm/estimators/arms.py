@@ -28,6 +28,7 @@ class ARMS:
     unbiased = True
     backwards = 1
     drops = True
+    takes = "binary"
 
     def __post_init__(self) -> None:
         checked_samples(self.samples)

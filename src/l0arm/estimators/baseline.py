@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from l0arm.estimators.finite import finite
 from l0arm.estimators.memory import Memory
 
 
@@ -33,7 +34,7 @@ def remember(memory: Memory, loss: Tensor, decay: float) -> None:
 
 def checked_decay(decay: float) -> float:
     """``decay`` itself, if a moving mean can use it."""
-    if not 0.0 <= decay < 1.0:
+    if not (finite(decay) and 0.0 <= decay < 1.0):
         raise ValueError(
             f"decay is the share of the past in a moving mean and must lie in [0, 1); got {decay!r}"
         )

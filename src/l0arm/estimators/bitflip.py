@@ -43,6 +43,7 @@ class Bitflip:
     forwards = 2
     backwards = 1
     drops = True
+    takes = "binary"
 
     def __post_init__(self) -> None:
         if self.q not in ("variance", "uniform"):

@@ -35,6 +35,7 @@ class Concrete:
     forwards = 1
     backwards = 1
     drops = False
+    takes = "binary"
 
     def __post_init__(self) -> None:
         checked_temperature(self.temperature)

@@ -23,6 +23,7 @@ class Deterministic:
     forwards = 1
     backwards = 1
     drops = True
+    takes = "fixed"
 
     def __call__(
         self, f: Objective, gates: Any, generator: torch.Generator | None = None

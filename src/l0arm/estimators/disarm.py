@@ -38,6 +38,7 @@ class DisARM:
     forwards = 2
     backwards = 1
     drops = True
+    takes = "binary"
 
     def __call__(
         self, f: Objective, gates: Gates | Tensor, generator: torch.Generator | None = None

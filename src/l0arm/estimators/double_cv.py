@@ -6,12 +6,12 @@ Titsias, Shi, "Double Control Variates for Gradient Estimation in Discrete Laten
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from l0arm.estimators.finite import finite
 from l0arm.estimators.protocol import Objective
 from l0arm.estimators.relaxation import slope_of
 from l0arm.estimators.samples import checked_samples, covariance
@@ -42,10 +42,11 @@ class DoubleCV:
     a: float = 1.0
     unbiased = True
     drops = False
+    takes = "binary"
 
     def __post_init__(self) -> None:
         checked_samples(self.samples)
-        if not math.isfinite(self.a):
+        if not finite(self.a):
             raise ValueError(f"a must be a finite number, got {self.a!r}; 1 or 0.5 do well")
 
     @property

@@ -28,6 +28,11 @@ class Exact:
     forwards = 0  # 2^V: depends on the number of gates
     backwards = 0
     drops = True
+    takes = "binary"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.max_gates, int) or self.max_gates < 1:
+            raise ValueError(f"max_gates is a number of gates >= 1; got {self.max_gates!r}")
 
     def __call__(
         self, f: Objective, gates: Gates | Tensor, generator: torch.Generator | None = None

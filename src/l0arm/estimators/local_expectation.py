@@ -36,6 +36,7 @@ class LocalExpectation:
     forwards = 0  # V + 1: depends on the number of gates
     backwards = 1
     drops = True
+    takes = "binary"
 
     def __call__(
         self, f: Objective, gates: Gates | Tensor, generator: torch.Generator | None = None

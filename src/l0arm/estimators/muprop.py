@@ -38,6 +38,7 @@ class MuProp:
     forwards = 2
     backwards = 2
     drops = False
+    takes = "binary"
 
     def __call__(
         self, f: Objective, gates: Gates | Tensor, generator: torch.Generator | None = None

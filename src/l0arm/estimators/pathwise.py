@@ -26,6 +26,7 @@ class Pathwise:
     forwards = 1
     backwards = 1
     drops = True
+    takes = "smooth"
 
     def __call__(
         self, f: Objective, gates: Any, generator: torch.Generator | None = None

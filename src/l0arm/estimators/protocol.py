@@ -22,6 +22,10 @@ class Estimator(Protocol):
 
     Most are pure. One that remembers something from step to step (a moving baseline, tuned
     parameters) has a ``state``, a module of buffers that Gated saves and moves with the model.
+
+    One that says what gates it ``takes`` is refused with others: "binary" (0 or 1, with a gradient
+    in ``probs``), "smooth" (with an ``rsample``) or "fixed" (nothing to learn). One that does not
+    say is taken at its word with any.
     """
 
     @property

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from l0arm.estimators.finite import finite
 from l0arm.estimators.memory import Memory
 from l0arm.estimators.protocol import Objective
 from l0arm.estimators.relaxation import (
@@ -51,8 +52,11 @@ class REBAR:
     forwards = 3
     backwards = 3
     drops = False
+    takes = "binary"
 
     def __post_init__(self) -> None:
+        if not finite(self.c):
+            raise ValueError(f"c must be a finite number, got {self.c!r}; 1 is a usual start")
         checked_rate(self.rate)
         log_temperature = torch.tensor(math.log(checked_temperature(self.temperature)))
         memory = tuned(c=torch.tensor(float(self.c)), log_temperature=log_temperature)

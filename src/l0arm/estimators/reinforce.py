@@ -40,6 +40,7 @@ class Reinforce:
     forwards = 1
     backwards = 1
     drops = True
+    takes = "binary"
 
     def __post_init__(self) -> None:
         checked_decay(self.decay)

@@ -33,6 +33,7 @@ class ReinforceLOO:
     unbiased = True
     backwards = 1
     drops = True
+    takes = "binary"
 
     def __post_init__(self) -> None:
         checked_samples(self.samples)

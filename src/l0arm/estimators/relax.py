@@ -52,6 +52,7 @@ class RELAX:
     forwards = 1
     backwards = 1
     drops = True
+    takes = "binary"
 
     def __post_init__(self) -> None:
         if not isinstance(self.hidden, int) or self.hidden < 1:

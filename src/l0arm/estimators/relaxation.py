@@ -5,11 +5,10 @@ Whoever uses these needs df/dz of closed gates too: closed units must be compute
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
+from l0arm.estimators.finite import finite
 from l0arm.estimators.surrogate import per_probability
 
 
@@ -76,6 +75,9 @@ def relaxed(zeta: Tensor, temperature: Tensor | float) -> tuple[Tensor, Tensor]:
 
 def checked_temperature(temperature: float) -> float:
     """``temperature`` itself, if it is one."""
-    if not (math.isfinite(temperature) and temperature > 0):
-        raise ValueError(f"temperature must be a finite number > 0; got {temperature!r}")
+    if not (finite(temperature) and temperature > 0):
+        raise ValueError(
+            f"temperature must be a finite number > 0; got {temperature!r}; 2/3 is a usual one, "
+            "and 'straight-through' needs none"
+        )
     return temperature

@@ -32,5 +32,8 @@ def covariance(losses: Tensor, draws: Tensor, pi: Tensor) -> Tensor:
 def checked_samples(samples: int) -> int:
     """``samples`` itself, if each can have another one as its baseline."""
     if not isinstance(samples, int) or samples < 2:
-        raise ValueError(f"samples must be an integer >= 2, got {samples!r}; 2 costs what ARM does")
+        raise ValueError(
+            f"samples must be an integer >= 2, got {samples!r}; 2 costs what ARM does, and "
+            "'reinforce' or 'ar' need one draw only"
+        )
     return samples

@@ -40,6 +40,7 @@ class STGumbel:
     forwards = 1
     backwards = 1
     drops = False
+    takes = "binary"
 
     def __post_init__(self) -> None:
         checked_temperature(self.temperature)

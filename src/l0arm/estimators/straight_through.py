@@ -33,6 +33,7 @@ class StraightThrough:
     forwards = 1
     backwards = 1
     drops = False
+    takes = "binary"
 
     def __call__(
         self, f: Objective, gates: Gates | Tensor, generator: torch.Generator | None = None

@@ -6,11 +6,10 @@ Kingma, Ba, "Adam: A Method for Stochastic Optimization", 2015.
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
+from l0arm.estimators.finite import finite
 from l0arm.estimators.memory import Memory
 
 BETA_1, BETA_2, EPSILON = 0.9, 0.999, 1e-8
@@ -49,6 +48,6 @@ def descend(memory: Memory, gradients: dict[str, Tensor], rates: dict[str, float
 
 def checked_rate(rate: float) -> float:
     """``rate`` itself, if it is one."""
-    if not (math.isfinite(rate) and rate >= 0):
+    if not (finite(rate) and rate >= 0):
         raise ValueError(f"rate is the step of the tuning, >= 0 (0: no tuning); got {rate!r}")
     return rate

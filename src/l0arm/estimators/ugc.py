@@ -39,6 +39,7 @@ class UGC:
     forwards = 3  # at most
     backwards = 1
     drops = True
+    takes = "binary"
 
     def __call__(
         self, f: Objective, gates: Gates | Tensor, generator: torch.Generator | None = None

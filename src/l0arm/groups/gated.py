@@ -103,7 +103,6 @@ class Gated(nn.Module):
         self.sharing = sharing  # compute once what both evaluations of a step have in common
         self.model = model
         self._lay_out_gates(next(model.parameters()).device, generator)
-        check_gates(self.estimator, self.gates, [self.groups[n].name for n in self.layout.twice])
         self.width_multiple = 1
         self.example: Example | None = None  # inputs on which compaction shows what it did
         self.budget: nn.Module | None = None  # a limit on the expected cost, instead of lambda
@@ -115,11 +114,14 @@ class Gated(nn.Module):
                 self.penalty()  # a strength that does not fit the groups is told now
 
     def _lay_out_gates(self, device: torch.device, generator: torch.Generator | None) -> None:
-        """phi at its start, and what belongs to each gate."""
+        """phi at its start, what belongs to each gate, and whether the estimator can train it."""
         mean = torch.cat([torch.full((g.units,), g.initial) for g in self.groups])
         self.phi = nn.Parameter(self.method.gate.initial(mean, generator).to(device))
         self.register_buffer("group_of", self.layout.group_of.to(device), persistent=False)
         self.register_buffer("sizes", self.layout.sizes.to(device), persistent=False)
+        with torch.enable_grad():  # whether phi can be trained is seen in the graph
+            gates = self.gates
+        check_gates(self.estimator, gates, [self.groups[n].name for n in self.layout.twice])
 
     @property
     def execution(self) -> Execution:

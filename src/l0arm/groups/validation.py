@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Container, Sequence
 
+import torch
 from torch import Tensor, nn
 
 from l0arm.groups.group import Group, Slice
@@ -59,6 +60,65 @@ def check_modules(model: nn.Module, groups: Sequence[Group]) -> None:
 
 
 def check_gates(estimator: object, gates: object, tied: Sequence[str]) -> None:
+    """The estimator can train these gates, also where weights are tied.
+
+    An estimator that does not say what it ``takes`` is not asked; nor in inference mode, where no
+    gates have a graph to tell it by.
+    """
+    mismatch = _MISMATCHES.get(getattr(estimator, "takes", ""))
+    if mismatch is not None and not torch.is_inference_mode_enabled():
+        wrong = mismatch(gates)
+        if wrong:
+            raise ValueError(f"{type(estimator).__name__} {wrong}")
+    _check_tied(estimator, gates, tied)
+
+
+def _not_binary(gates: object) -> str:
+    name = type(gates).__name__
+    if hasattr(gates, "rsample"):
+        return (
+            f"estimates gradients of gates that are 0 or 1, but {name} draws fractions; use "
+            "Pathwise() with them, or Bernoulli() gates"
+        )
+    if not _learns(gates):
+        return (
+            f"hangs its gradient on the probs of the gates, but those of {name} have none and phi "
+            "would never be trained; use Deterministic() with gates that the method closes "
+            "itself, or Bernoulli() gates"
+        )
+    return ""
+
+
+def _not_smooth(gates: object) -> str:
+    if hasattr(gates, "rsample"):
+        return ""
+    return (
+        f"differentiates through the draw, but {type(gates).__name__} has no rsample; use gates "
+        "such as HardConcrete(), or for gates that are 0 or 1 an estimator of ESTIMATORS, e.g. "
+        "DisARM()"
+    )
+
+
+def _not_fixed(gates: object) -> str:
+    smooth = hasattr(gates, "rsample")
+    if not smooth and not _learns(gates):
+        return ""
+    way_out = "Pathwise()" if smooth else "an estimator of ESTIMATORS, e.g. DisARM(),"
+    return (
+        f"gives phi no gradient, so {type(gates).__name__} would never be trained; use {way_out} "
+        "with them, or Fixed() gates"
+    )
+
+
+_MISMATCHES = {"binary": _not_binary, "smooth": _not_smooth, "fixed": _not_fixed}
+
+
+def _learns(gates: object) -> bool:
+    """Whether a gradient in probs reaches phi."""
+    return bool(getattr(getattr(gates, "probs", None), "requires_grad", False))
+
+
+def _check_tied(estimator: object, gates: object, tied: Sequence[str]) -> None:
     """On weights that a group also makes a gate acts twice: 0 and 1 can, fractions cannot.
 
     An estimator that asks for df/dz would get it twice.

@@ -16,7 +16,7 @@ from l0arm.methods.bayesian_compression import ChooseThresholds, NormalKL, clip_
 from l0arm.methods.method import Method
 from l0arm.methods.stage import Ramp, Stage
 from l0arm.penalties.kl import gamma_kl, inverse_gamma_kl
-from l0arm.penalties.strength import checked
+from l0arm.penalties.strength import single
 
 
 def bc_ghs(
@@ -34,7 +34,7 @@ def bc_ghs(
     z~ ~ C+(0, 1) for itself. Pruned are units with -log mode(z) above the threshold of their group:
     ``threshold``, until the last tenth of the training finds better ones on images held out.
     """
-    checked(lam)
+    lam = single(lam, "bc-ghs")
     return Method(
         "bc-ghs",
         Horseshoe(threshold),

@@ -12,7 +12,7 @@ from l0arm.methods.method import Method
 from l0arm.methods.stage import Ramp, Stage
 from l0arm.penalties import GateKL
 from l0arm.penalties.kl import log_uniform_kl
-from l0arm.penalties.strength import checked
+from l0arm.penalties.strength import single
 
 
 def bc_gnj(
@@ -29,7 +29,7 @@ def bc_gnj(
     under N(0, z^2). Pruned are units with log(sigma^2 / mu^2) above the threshold of their group:
     ``threshold``, until the last tenth of the training finds better ones on images held out.
     """
-    checked(lam)
+    lam = single(lam, "bc-gnj")
     return Method(
         "bc-gnj",
         Gaussian(threshold),

@@ -6,26 +6,40 @@ prior); penalty, gradient and constants are the natural reading of it, not the p
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
-from l0arm.estimators import StraightThrough
+from l0arm.estimators import Estimator
 from l0arm.gates import Bernoulli, HardSigmoid
 from l0arm.groups import Gated
+from l0arm.methods.driving import estimator_for
 from l0arm.methods.method import Method
 from l0arm.penalties import BetaPrior, Strength
 
 NEAREST = 1e-3  # pi stays this far from 0 and 1
 
 
-def generalized_dropout(lam: Strength, *, a: float = 1.0, b: float = 2.0) -> Method:
+def generalized_dropout(
+    lam: Strength,
+    *,
+    a: float = 1.0,
+    b: float = 2.0,
+    estimator: Estimator | str = "straight-through",
+    **options: Any,
+) -> Method:
     """The most probable keep probabilities under a Beta(a, b) prior, by straight-through gradients.
 
     The probability itself is the parameter: pi = phi + 1/2. A unit with pi > 1/2 stays, times pi.
+    Any estimator can drive it; ``options`` are those of an estimator given by its name.
+
+    >>> generalized_dropout(0.1, estimator="arms", samples=8).estimator
+    ARMS(samples=8)
     """
     return Method(
         "generalized-dropout",
         Bernoulli(HardSigmoid(k=7.0)),  # phi + 1/2, clipped
-        StraightThrough(),
+        estimator_for(generalized_dropout, estimator, options),
         (BetaPrior(lam, a, b),),
         after_step=clamp_phi,
     )

@@ -13,6 +13,7 @@ from l0arm.groups import Gated, Group, Slice
 from l0arm.groups.layout import named_tensors
 from l0arm.methods.alive import alive_units
 from l0arm.methods.method import Method
+from l0arm.methods.shares import check_parts
 from l0arm.methods.stage import Stage, always, never
 from l0arm.penalties.norms import per_unit
 from l0arm.penalties.strength import Strength, checked, per_group
@@ -21,17 +22,17 @@ from l0arm.penalties.strength import Strength, checked, per_group
 def group_lasso(lam: Strength, *, pretrain: float = 0.1, finetune: float = 0.2) -> Method:
     """Minimise data loss + lam sum_g sqrt(|g|) ||theta_g||_2; a unit that reaches 0 is closed.
 
-    Stages: plain training, training with the penalty, and without it again on what is left.
+    Stages: plain training, training with the penalty, and without it again on what is left. A share
+    of 0 leaves its stage out.
     """
+    check_parts("to shrink in", pretrain=pretrain, finetune=finetune)
+    before = (Stage("pretrain", pretrain, penalty=never),) if pretrain else ()
+    after = (Stage("finetune", finetune, penalty=never),) if finetune else ()
     return Method(
         "group-lasso",
         Fixed(),
         Deterministic(),
-        stages=(
-            Stage("pretrain", pretrain, penalty=never),
-            Stage("shrink", 1 - pretrain - finetune, penalty=always),
-            Stage("finetune", finetune, penalty=never),
-        ),
+        stages=(*before, Stage("shrink", 1 - pretrain - finetune, penalty=always), *after),
         after_step=ProximalStep(checked(lam)),
     )
 

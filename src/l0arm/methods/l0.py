@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
 
-from l0arm.estimators import AR, ARM, ESTIMATORS, DisARM, Estimator
+from l0arm.estimators import AR, ARM, DisARM, Estimator
 from l0arm.estimators.surrogate import Chain
 from l0arm.gates import Bernoulli, GateFunction, ScaledSigmoid
+from l0arm.methods.driving import estimator_for
 from l0arm.methods.method import Method, Penalty
 from l0arm.penalties import L0, L1, L2, Strength
 
@@ -39,7 +39,7 @@ def l0(
     """
     if isinstance(estimator, str):
         name = name or f"l0-{estimator}"
-    estimator = _estimator(estimator, options)
+    estimator = estimator_for(l0, estimator, options)
     _refuse_family(gate)
     penalties: tuple[Penalty, ...] = (L0(lam),)
     if l1 != 0.0:
@@ -83,30 +83,6 @@ def l0_disarm(
 ) -> Method:
     """L0-DisARM: the passes of L0-ARM, never more variance; the recommended default."""
     return l0(lam, estimator=DisARM(), gate=gate, l1=l1, l2=l2)
-
-
-def _estimator(estimator: Estimator | str, options: dict[str, Any]) -> Estimator:
-    """The estimator of a name and its options, or the one given."""
-    if isinstance(estimator, type):
-        raise TypeError(f"estimator must be an instance or a name; write {estimator.__name__}()")
-    if not isinstance(estimator, str):
-        if options:
-            raise TypeError(
-                f"{', '.join(sorted(options))} belong to an estimator given by name; set them "
-                f"where you build it: {type(estimator).__name__}(...)"
-            )
-        return estimator
-    if estimator not in ESTIMATORS:
-        known = ", ".join(sorted(ESTIMATORS))
-        raise ValueError(f"unknown estimator {estimator!r}; there are {known}")
-    accepted = list(inspect.signature(ESTIMATORS[estimator]).parameters)
-    unknown = sorted(set(options) - set(accepted))
-    if unknown:
-        raise TypeError(
-            f"estimator {estimator!r} has no option {', '.join(unknown)}; "
-            f"it takes {', '.join(accepted) or 'none'}"
-        )
-    return ESTIMATORS[estimator](**options)
 
 
 def _refuse_family(gate: object) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -16,8 +16,10 @@ from l0arm.estimators import Estimator
 from l0arm.gates import ScaledSigmoid
 from l0arm.groups import Gated
 from l0arm.groups.dead import follow_dead
+from l0arm.methods.driving import estimator_for
 from l0arm.methods.l0 import GateLike, l0
 from l0arm.methods.method import Extras, Method
+from l0arm.methods.shares import check_shares
 from l0arm.methods.stage import Ramp, Stage, Validate, always, half_cosine, never
 from l0arm.methods.weight_average import (
     add_to_average,
@@ -43,6 +45,7 @@ def l0_best(
     settle: float = 0.5,
     settle_lr: float = 3.0,
     average: bool = True,
+    **options: Any,
 ) -> Method:
     """Minimise data loss + lam E[parameters left], and end with gates that are open or closed.
 
@@ -55,10 +58,11 @@ def l0_best(
 
     Each part can be taken away: ``estimator="arm"``, ``price="fixed"`` (Eq. 17: a unit costs the
     weights it has in the dense network), ``warm_up=0``, ``settle=0``, ``average=False`` (the rate
-    falls to zero instead).
+    falls to zero instead). ``options`` are those of an estimator given by its name.
     """
-    _check_shares(warm_up=warm_up, settle=settle)
+    check_shares(warm_up=warm_up, settle=settle)
     learn = Stage("learn", 1 - settle, penalty=Ramp(0.0, warm_up) if warm_up else always)
+    estimator = estimator_for(l0_best, estimator, options)
     method = _priced(l0(lam, estimator=estimator, gate=gate, name="l0-best"), lam, price)
     method = replace(method, stages=(learn,))
     if not settle:
@@ -102,12 +106,6 @@ class Both:
 
     def __call__(self, gated: Gated) -> Mapping[str, nn.Module]:
         return {**self.one(gated), **self.other(gated)}
-
-
-def _check_shares(**shares: float) -> None:
-    for name, share in shares.items():
-        if not 0.0 <= share < 1.0:
-            raise ValueError(f"{name} is a share of the epochs, from 0 up to 1; got {share!r}")
 
 
 def decide(gated: Gated, validate: Validate | None) -> None:

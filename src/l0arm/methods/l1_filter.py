@@ -13,22 +13,25 @@ from l0arm.groups.layout import named_tensors
 from l0arm.methods.alive import alive_units
 from l0arm.methods.keep import checked_keep, largest, shares
 from l0arm.methods.method import Method
+from l0arm.methods.shares import check_shares
 from l0arm.methods.stage import Stage, Validate
 from l0arm.penalties.norms import per_unit
 from l0arm.penalties.strength import Strength
 
 
 def l1_filter(*, keep: Strength = 0.5, train: float = 0.5, retrain_lr: float = 1.0) -> Method:
-    """Keep the share ``keep`` of each group's units in one shot: those with the largest sum |w|."""
+    """Keep the share ``keep`` of each group's units in one shot: those with the largest sum |w|.
+
+    After the share ``train`` of the epochs; 0 for a network that is trained already.
+    """
     checked_keep(keep)
+    check_shares(train=train)
+    before = (Stage("train", train),) if train else ()
     return Method(
         "l1-filter",
         Fixed(),
         Deterministic(),
-        stages=(
-            Stage("train", train),
-            Stage("retrain", 1 - train, enter=PruneUnits(keep), lr=retrain_lr),
-        ),
+        stages=(*before, Stage("retrain", 1 - train, enter=PruneUnits(keep), lr=retrain_lr)),
     )
 
 

@@ -16,6 +16,7 @@ from l0arm.groups.layout import named_tensors
 from l0arm.methods.alive import alive_units
 from l0arm.methods.keep import checked_keep, largest, shares
 from l0arm.methods.method import Method
+from l0arm.methods.shares import check_shares
 from l0arm.methods.stage import Stage, Validate
 from l0arm.methods.weight_masks import WeightMasks
 from l0arm.penalties.strength import Strength
@@ -27,20 +28,23 @@ def magnitude(
     """Keep the share ``keep`` of each layer's weights (one number, or one per group).
 
     After ``train`` of the epochs the weights are cut in ``rounds``, down to keep^(1/rounds),
-    keep^(2/rounds), ..., keep of them, and what is left is retrained after each.
+    keep^(2/rounds), ..., keep of them, and what is left is retrained after each. ``train`` is 0 for
+    a network that is trained already.
     """
     checked_keep(keep)
+    check_shares(train=train)
     if not (isinstance(rounds, int) and rounds >= 1):
         raise ValueError(f"rounds of pruning must be an integer >= 1; got {rounds!r}")
     cuts = [
         Stage(f"prune {n}", (1 - train) / rounds, enter=Prune(keep, n / rounds), lr=retrain_lr)
         for n in range(1, rounds + 1)
     ]
+    before = (Stage("train", train),) if train else ()
     return Method(
         "magnitude",
         Fixed(),
         Deterministic(),
-        stages=(Stage("train", train), *cuts),
+        stages=(*before, *cuts),
         after_step=mask_again,
         extras=masks,
     )

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from l0arm.estimators import Estimator
 from l0arm.gates import GateFamily, Gates
 from l0arm.groups import Gated
+from l0arm.methods.shares import check_shares
 from l0arm.methods.stage import TRAIN, Stage
 
 Penalty = Callable[[Gated, Gates], Tensor]
@@ -44,3 +45,6 @@ class Method:
     after_step: AfterStep = leave
     extras: Extras = no_extras
     held_out: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_shares("the training images", held_out=self.held_out)

@@ -11,6 +11,7 @@ from l0arm.gates import Fixed
 from l0arm.groups import Gated
 from l0arm.methods.keep import checked_keep, largest, shares
 from l0arm.methods.method import Method
+from l0arm.methods.shares import check_shares
 from l0arm.methods.stage import Stage, Validate
 from l0arm.penalties.strength import Strength
 
@@ -24,8 +25,7 @@ def random_units(*, keep: Strength = 0.5, train: float = 0.0) -> Method:
     ['train', 'retrain']
     """
     checked_keep(keep)
-    if not 0 <= train < 1:
-        raise ValueError(f"train is a share of the epochs in [0, 1); got {train!r}")
+    check_shares(train=train)
     close = Stage("retrain" if train else "train", 1 - train, enter=CloseAtRandom(keep))
     stages = (Stage("train", train), close) if train else (close,)
     return Method("random", Fixed(), Deterministic(), stages=stages)

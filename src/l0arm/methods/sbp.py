@@ -9,6 +9,7 @@ from l0arm.gates import TruncatedLogNormal
 from l0arm.gates.truncated_log_normal import BOUNDS
 from l0arm.groups import Gated
 from l0arm.methods.method import Method
+from l0arm.methods.shares import check_shares
 from l0arm.methods.stage import Stage, never
 from l0arm.penalties import GateKL, Strength
 from l0arm.penalties.kl import truncated_log_normal_kl
@@ -18,17 +19,17 @@ def sbp(lam: Strength, *, pretrain: float = 0.25) -> Method:
     """Minimise E[data loss] + lam KL(q(z) || log-uniform); the published lam is 1/N.
 
     The noise starts on a network that is trained already: for ``pretrain`` of the epochs the gates
-    stay as they are (1, with half a percent of noise). Pruned are gates with E[z] <= std(z).
+    stay as they are (1, with half a percent of noise); 0 if it is trained when you bring it. Pruned
+    are gates with E[z] <= std(z).
     """
+    check_shares(pretrain=pretrain)
+    before = (Stage("pretrain", pretrain, gate_lr=0.0, penalty=never),) if pretrain else ()
     return Method(
         "sbp",
         TruncatedLogNormal(),
         Pathwise(),
         (GateKL(lam, truncated_log_normal_kl),),
-        stages=(
-            Stage("pretrain", pretrain, gate_lr=0.0, penalty=never),
-            Stage("prune", 1 - pretrain),
-        ),
+        stages=(*before, Stage("prune", 1 - pretrain)),
         after_step=clamp_phi,
     )
 

@@ -17,7 +17,7 @@ from l0arm.methods.method import Method
 from l0arm.methods.noise import WeightNoise
 from l0arm.methods.stage import Ramp, Stage
 from l0arm.penalties.kl import log_uniform_kl
-from l0arm.penalties.strength import checked
+from l0arm.penalties.strength import single
 
 INITIAL = -10.0  # log sigma^2
 BOUND = 8.0  # of |log alpha|
@@ -36,7 +36,7 @@ def sparse_vd(
     threshold are set to 0, once the penalty has reached its full weight (between the two points
     ``warm_up`` of the training). A unit with no weight left is closed.
     """
-    checked(lam)
+    lam = single(lam, "sparse-vd")
     return Method(
         "sparse-vd",
         Fixed(),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from numbers import Real
 
 from l0arm.groups import Gated
 
@@ -72,6 +73,13 @@ class Stage:
     gate_lr: float = 1.0
     anneal: Callable[[float], float] = always
     penalty: Callable[[float], float] = always
+
+    def __post_init__(self) -> None:
+        if not (isinstance(self.share, Real) and 0 < self.share < math.inf):
+            raise ValueError(
+                f"the share of stage '{self.name}' must be a finite number > 0, got "
+                f"{self.share!r}; leave out a stage that takes no time"
+            )
 
 
 TRAIN = (Stage("train"),)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from numbers import Real
+from typing import TypeGuard
 
 from torch import Tensor
 
@@ -19,12 +20,28 @@ def checked(lam: Strength, name: str = "lam") -> Strength:
         lam.values() if isinstance(lam, Mapping) else lam if isinstance(lam, Sequence) else [lam]
     )
     for value in values:
-        if not (isinstance(value, Real) and math.isfinite(value) and value >= 0):
+        if not _is_strength(value):
             raise ValueError(
                 f"{name} must be a finite number >= 0, or one per group; got {value!r} "
                 f"({type(value).__name__})" + (f" in {lam!r}" if lam is not value else "")
             )
     return lam
+
+
+def single(lam: object, method: str) -> float:
+    """``lam`` as a number, for a method whose weights have a divergence and belong to no group."""
+    if isinstance(lam, Mapping | list | tuple):
+        raise ValueError(
+            f"{method} takes one strength for all layers; got {lam!r}; give one number, or use a "
+            "method that takes one per group, e.g. 'l0-disarm'"
+        )
+    if not _is_strength(lam):
+        raise ValueError(f"lam must be a finite number >= 0; got {lam!r} ({type(lam).__name__})")
+    return float(lam)
+
+
+def _is_strength(value: object) -> TypeGuard[float]:
+    return isinstance(value, Real) and math.isfinite(value) and float(value) >= 0
 
 
 def per_group(lam: Strength, groups: Sequence[Group]) -> list[float]:

@@ -1,0 +1,79 @@
+"""Shares of the training that cannot be are refused by name when a method is made."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+
+from l0arm.estimators import DisARM
+from l0arm.gates import Bernoulli
+from l0arm.methods import (
+    Method,
+    Stage,
+    bc_ghs,
+    bc_gnj,
+    group_lasso,
+    l0_best,
+    l1_filter,
+    magnitude,
+    random_units,
+    sbp,
+)
+
+Factory = Callable[..., Method]
+OF_EPOCHS: list[tuple[Factory, str]] = [
+    (partial(group_lasso, 0.1), "pretrain"),
+    (partial(group_lasso, 0.1), "finetune"),
+    (partial(l0_best, 0.1), "settle"),
+    (partial(l0_best, 0.1), "warm_up"),
+    (partial(sbp, 0.1), "pretrain"),
+    (l1_filter, "train"),
+    (magnitude, "train"),
+    (random_units, "train"),
+]
+OF_IMAGES: list[Factory] = [
+    partial(bc_ghs, 0.1),
+    partial(bc_gnj, 0.1),
+    partial(Method, "mine", Bernoulli(), DisARM()),
+]
+wrong_shares = pytest.mark.parametrize(
+    "share", [1.0, 1.5, -1, -0.1, float("nan"), float("inf"), "a", None]
+)
+
+
+@wrong_shares
+@pytest.mark.parametrize(("make", "option"), OF_EPOCHS)
+def test_a_share_of_the_epochs_lies_between_0_and_1(make: Factory, option: str, share: Any) -> None:
+    message = f"^{option} is a share of the epochs, from 0 up to 1; got {share!r}$"
+    with pytest.raises(ValueError, match=message):
+        make(**{option: share})
+
+
+@wrong_shares
+@pytest.mark.parametrize("make", OF_IMAGES)
+def test_a_share_of_the_images_lies_between_0_and_1(make: Factory, share: Any) -> None:
+    message = f"^held_out is a share of the training images, from 0 up to 1; got {share!r}$"
+    with pytest.raises(ValueError, match=message):
+        make(held_out=share)
+
+
+def test_something_is_left_for_the_penalty() -> None:
+    for pretrain, finetune in ((0.6, 0.6), (0.5, 0.5)):
+        message = f"pretrain={pretrain} and finetune={finetune} leave no epochs to shrink in"
+        with pytest.raises(ValueError, match=message):
+            group_lasso(0.1, pretrain=pretrain, finetune=finetune)
+
+
+@pytest.mark.parametrize(("make", "option"), OF_EPOCHS)
+def test_a_share_of_0_leaves_a_stage_out(make: Factory, option: str) -> None:
+    usual, without = make().stages, make(**{option: 0}).stages
+    one_less = {"warm_up": len(usual)}.get(option, max(1, len(usual) - 1))
+    assert len(without) == one_less
+    assert sum(stage.share for stage in without) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("share", [0, 0.0, -0.5, float("nan"), float("inf"), "a"])
+def test_a_stage_lasts(share: Any) -> None:
+    with pytest.raises(ValueError, match="the share of stage 'tune' must be a finite number > 0"):
+        Stage("tune", share)
