@@ -54,7 +54,7 @@ def test_bad_input(cli: Cli, line: str, message: str) -> None:
     assert message in ended.err
 
 
-# ARM's total variance over DisARM's, measured on another network, and the factor ours may differ by.
+# ARM's total variance over DisARM's on another network, and the factor ours may differ by.
 EXCESS = {"start": (1.3, 1.1), "polarised": (8.5, 1.25), "converged": (69.0, 1.4)}
 
 

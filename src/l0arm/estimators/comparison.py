@@ -32,12 +32,12 @@ class Measured:
 
     estimates: Tensor = field(repr=False)  # float64
     draws: Tensor = field(repr=False)  # where f was evaluated first
-    times: Tensor = field(repr=False)  # seconds, with the backward
+    times: Tensor = field(repr=False)  # seconds of the calling thread, with the backward
     calls: Tensor = field(repr=False)  # evaluations of f
 
     @property
     def seconds(self) -> float:
-        """The median for one estimate: a busy machine slows a few of them a lot."""
+        """The median for one estimate, in which a few that were disturbed do not count."""
         return float(self.times.median())
 
     @property
@@ -157,9 +157,9 @@ def _taken(
         seen.append(z.detach())
         return f(z)
 
-    start = time.perf_counter()
+    start = time.thread_time()
     estimate = _estimate(estimator, watched, probs, generator)
-    return estimate, seen[0], time.perf_counter() - start, len(seen)
+    return estimate, seen[0], time.thread_time() - start, len(seen)
 
 
 def _estimate(
