@@ -43,8 +43,8 @@ def estimators(
 
     Variance is the sum over the gates; bias is |mean - gradient| / |gradient| with the noise of
     both taken off, and < x where three standard errors reach down to 0 and up to x; f counts
-    evaluations; ms is the median, of this thread. After ± stands the standard error, of ms half the range of the
-    middle half. ARM is always measured.
+    evaluations; ms is the median of the thread's time. After ± stands the standard error, of ms
+    half the range of the middle half. ARM is always measured.
 
         l0arm compare estimators --problem mlp --draws 300
     """
