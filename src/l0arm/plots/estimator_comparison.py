@@ -80,6 +80,7 @@ def estimator_comparison(lines: Sequence[Compared], *, title: str = "") -> Figur
     for axes, label in zip(panels, labels, strict=True):
         axes.set_xscale("log")
         label_axes(axes, label, "")
+        axes.minorticks_off()
     _evaluations(right, lines, names)
     figure.suptitle(title, fontsize=10)
     legend_below(figure, panels)
@@ -131,6 +132,14 @@ def _name(axes: Axes, lines: Sequence[Compared], names: Sequence[str]) -> None:
     axes.set_yticklabels([f"{name} (biased)" if name in biased else name for name in names])
 
 
+def _few_ticks(axes: Axes) -> None:
+    """1, 3, 10 in plain numbers: costs may lie within one decade."""
+    from matplotlib.ticker import FormatStrFormatter, LogLocator
+
+    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 3.0)))
+    axes.xaxis.set_major_formatter(FormatStrFormatter("%g"))
+
+
 def _evaluations(axes: Axes, lines: Sequence[Compared], names: Sequence[str]) -> None:
     """How often f is evaluated, at the right end of the row."""
     for row, name in enumerate(names):
@@ -146,3 +155,4 @@ def _evaluations(axes: Axes, lines: Sequence[Compared], names: Sequence[str]) ->
         )
     low, high = axes.get_xlim()
     axes.set_xlim(low, high * (high / low) ** 0.25)  # room for them
+    _few_ticks(axes)
