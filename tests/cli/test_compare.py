@@ -60,7 +60,7 @@ EXCESS = {"start": (1.3, 1.1), "polarised": (8.5, 1.25), "converged": (69.0, 1.4
 
 @pytest.mark.slow
 def test_the_mlp_shows_the_same(cli: Cli, tmp_path: Path) -> None:
-    """ARM's excess grows from 1.3 to about 70; AR is 30 times worse than ARM, then thousands."""
+    """ARM's excess grows from 1.3 to about 70; AR is 30 to 3,000 times worse than ARM."""
     command = "compare estimators --problem mlp --only disarm --only ar --draws 200 --quiet"
     assert cli(command).code == 0
     written = json.loads((tmp_path / "results/estimators-mlp.json").read_text())
@@ -70,8 +70,9 @@ def test_the_mlp_shows_the_same(cli: Cli, tmp_path: Path) -> None:
         error = disarm["ratio_error"] / disarm["ratio"]
         assert error < 0.2
         assert abs(math.log(disarm["ratio"] * excess)) < math.log(margin) + 3 * error
-        worse = {"start": 30, "polarised": 300, "converged": 3000}[stage]
-        assert ar["ratio"] - 3 * ar["ratio_error"] > worse
+        worse = {"start": 30, "polarised": 300, "converged": 3000}[stage]  # with the size of f
+        error = ar["ratio_error"] / ar["ratio"]
+        assert abs(math.log(ar["ratio"] / worse)) < math.log(1.5) + 3 * error
         assert not disarm["bias_shown"]
         assert not ar["bias_shown"]
 
