@@ -95,6 +95,43 @@ def test_training_goes_on_from_a_saved_state_bit_for_bit(name: str) -> None:
     assert all(torch.equal(saved[key], again[key]) for key in saved)
 
 
+@every_estimator
+def test_a_step_under_bfloat16_autocast(name: str) -> None:
+    gated = gated_mlp(name).float()
+    start = gated.phi.detach().clone()
+    optimizer = torch.optim.Adam(gated.parameter_groups(lr=1e-2))
+    random = torch.Generator().manual_seed(0)
+    for _ in range(2):  # the second with what the first left to remember
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = gated.loss(lambda: F.cross_entropy(gated(X.float()), Y), random)
+        optimizer.zero_grad()
+        loss.data.backward()
+        assert loss.data.dtype == gated.phi.grad.dtype == torch.float32
+        optimizer.step()
+    assert loss.data.isfinite()
+    assert all(tensor.isfinite().all() for tensor in gated.state_dict().values())
+    assert (gated.phi != start).any()
+
+
+@every_estimator
+def test_a_deep_copy_goes_its_own_way(name: str) -> None:
+    """It starts with what was remembered, and gives nothing back."""
+    gated = gated_mlp(name)
+    train(gated, torch.optim.Adam(gated.parameter_groups(lr=1e-2)), steps=2, seed=0)
+    before = copy.deepcopy(gated.state_dict())
+    twin = copy.deepcopy(gated)
+    assert twin.estimator is not gated.estimator or not getattr(gated.estimator, "state", None)
+    copied = copy.deepcopy(twin.state_dict())
+    assert all(torch.equal(copied[key], before[key]) for key in before)
+    train(twin, torch.optim.Adam(twin.parameter_groups(lr=1e-2)), steps=3, seed=1)
+    after = gated.state_dict()
+    assert all(torch.equal(after[key], before[key]) for key in before)
+    changed = {k for k, v in twin.state_dict().items() if not torch.equal(v, before[k])}
+    assert {"phi.fc1", "model.fc1.weight"} <= changed
+    remembered = {key for key in before if key.startswith("estimator_state.")}
+    assert not remembered or changed & remembered
+
+
 def test_what_an_estimator_remembers_belongs_to_its_model() -> None:
     method = l0(1e-3, estimator="reinforce")
     one, two = (sparsify(MLP((4, 3, 2)).double(), method=method) for _ in range(2))

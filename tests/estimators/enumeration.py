@@ -58,6 +58,20 @@ def in_phi(value: Tensor, gates: BernoulliGates) -> Tensor:
     return torch.autograd.grad(value, gates.phi, retain_graph=True)[0]
 
 
+def hotelling_score(estimates: Tensor, exact: Tensor) -> float:
+    """The bias of many estimates (rows) over all gates, in standard deviations of its chi^2.
+
+    With the covariance of the estimates themselves, chi^2 is Hotelling's, an F distribution.
+    """
+    n, d = estimates.shape
+    error, covariance = estimates.mean(0) - exact, torch.cov(estimates.T)
+    chi2 = n * error @ torch.linalg.solve(covariance, error)
+    m = n - d
+    ratio = chi2.item() * m / (d * (n - 1))
+    variance = 2 * m**2 * (d + m - 2) / (d * (m - 2) ** 2 * (m - 4))
+    return (ratio - m / (m - 2)) / variance**0.5
+
+
 def smooth(z: Tensor) -> Tensor:
     """Neither linear nor quadratic in any gate, with a slope everywhere."""
     a, b = z.new_tensor([1.0, -1.5, 0.7, 0.4]), z.new_tensor([0.5, 1.0, -2.0, 1.0])

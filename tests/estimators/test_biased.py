@@ -142,6 +142,38 @@ def test_on_a_linear_loss_st_gumbel_and_concrete_agree() -> None:
         assert torch.equal(*estimates)
 
 
+@pytest.mark.parametrize("temperature", [2 / 3, 0.3])
+@pytest.mark.parametrize("p", [0.3, 0.9])
+def test_the_mean_of_st_gumbel(p: float, temperature: float) -> None:
+    """Slopes of f at 0 and 1, in the shares that y (1 - y) / temperature has on each side."""
+    found = relaxed_mean(STGumbel(temperature), smooth, p)
+    x = torch.linspace(-40, 40, 400_001, dtype=torch.float64)
+    zeta = x + torch.logit(torch.tensor(p, dtype=torch.float64))
+    y = torch.sigmoid(zeta / temperature)
+    weight = torch.sigmoid(x) * torch.sigmoid(-x) * (80 / 400_000) * y * (1 - y) / temperature
+    slopes = [slope_at(z) for z in (0.0, 1.0)]
+    shares = [weight[zeta < 0].sum(), weight[zeta > 0].sum()]
+    expected = sum(a * b for a, b in zip(slopes, shares, strict=True)) / (p * (1 - p))
+    assert found == pytest.approx(float(expected), rel=1e-3)
+    one, zero = torch.ones(1, dtype=torch.float64), torch.zeros(1, dtype=torch.float64)
+    assert abs(found / (smooth(one) - smooth(zero)).item() - 1) > 0.02  # biased
+
+
+def slope_at(z: float) -> float:
+    leaf = torch.tensor([z], dtype=torch.float64, requires_grad=True)
+    return torch.autograd.grad(smooth(leaf), leaf)[0].item()
+
+
+def test_cold_st_gumbel_is_the_trapezium_rule_like_reinmax() -> None:
+    """So its bias goes with the temperature only if f is quadratic in each gate."""
+    cubic = lambda z: (z**3).sum()  # noqa: E731  a slope of 0 and 3, a difference of 1
+    quadratic = lambda z: (z**2).sum()  # noqa: E731  a slope of 0 and 2, a difference of 1
+    for f, limit in ((cubic, 1.5), (quadratic, 1.0)):
+        apart = [abs(relaxed_mean(STGumbel(t), f, 0.3) - limit) for t in (1.0, 0.5, 0.25, 0.1)]
+        assert apart == sorted(apart, reverse=True)
+        assert apart[-1] < 0.1
+
+
 def test_st_gumbel_takes_the_slope_at_the_binary_draw() -> None:
     pi = torch.tensor([0.3], dtype=torch.float64, requires_grad=True)
     u = torch.tensor([0.9], dtype=torch.float64)

@@ -43,7 +43,10 @@ def test_a_bias_is_found() -> None:
     exact = PI * (1 - PI)
     torch.testing.assert_close(found.bias(exact), found.mean - exact)
     assert found.z_scores(exact)[2] > 5  # the mean is 2 pi - 1 too large: at 0.9, by 0.8
-    assert found.relative_bias(exact) > 0.1
+    bias = found.relative_bias(exact)
+    assert bias.shown
+    true = ((2 * PI - 1) * exact).norm() / exact.norm()
+    assert abs(bias.size - true) < 3 * bias.error
 
 
 def test_without_noise_there_is_no_variance_and_no_score() -> None:
@@ -66,6 +69,7 @@ def test_evaluations_are_counted_without_the_warmup(estimator, evaluations: int)
     assert found.evaluations == evaluations
     assert found.estimates.shape == (5, 40)
     assert found.seconds > 0
+    assert found.evaluations_error == 0
 
 
 def test_a_warmup_fills_the_baseline_and_leaves_the_estimator_as_it_was() -> None:
@@ -76,6 +80,28 @@ def test_a_warmup_fills_the_baseline_and_leaves_the_estimator_as_it_was() -> Non
     )
     assert cold.estimates[0].abs().max() > 10 > warm.estimates.abs().max()
     assert estimator.state["steps"] == 0
+
+
+def test_a_warmup_leaves_the_draws_as_they_were() -> None:
+    """So estimators with the same seed are compared at the same draws."""
+    cold, warm = (
+        measure(AR(), lambda z: z.sum(), PI, 5, torch.Generator().manual_seed(3), warmup=n)
+        for n in (0, 4)
+    )
+    assert torch.equal(cold.draws, warm.draws)
+    assert cold.draws.shape == (5, 4)
+
+
+def test_the_ratio_of_two_variances() -> None:
+    """AR on a constant: (c (1 - 2 u))^2 twice with the same u, so the ratio has no error."""
+    one, two, other = (
+        measure(AR(), lambda z, c=c: c + 0 * z.sum(), PI, 500, torch.Generator().manual_seed(seed))
+        for c, seed in ((1, 0), (2, 0), (2, 1))
+    )
+    assert two.variance_ratio(one) == (pytest.approx(4), pytest.approx(0, abs=1e-12))
+    ratio, error = other.variance_ratio(one)
+    assert 0.05 < error < 0.3
+    assert abs(ratio - 4) < 3 * error
 
 
 def test_one_draw_is_no_variance() -> None:

@@ -89,3 +89,21 @@ def test_gates_start_as_good_as_open() -> None:
     start = TruncatedLogNormal()(TruncatedLogNormal().initial(torch.full((4,), 0.5)))
     assert start.phi.shape == (4, 2)
     assert start.snr.min().item() > 100
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_far_in_the_tail_a_gate_is_open(dtype: torch.dtype) -> None:
+    """log z is exponential of rate r = mu / sigma^2 below 0: E z^n = r / (r + n), nearly."""
+    for mu, log_sigma in [(5.0, -5.0), (1.0, -3.0), (5.0, -20.0), (1e-6, -20.0), (5.0, -1.8)]:
+        found = TruncatedLogNormal()(torch.tensor([[mu, log_sigma]], dtype=dtype))
+        rate = mu / np.exp(2 * log_sigma)
+        assert found.mean.item() == pytest.approx(rate / (rate + 1), rel=3e-5)
+        assert found.deterministic(0.5).item() == pytest.approx(rate / (rate + 1), rel=3e-5)
+    assert gates(5.0, -3.0).snr.item() == pytest.approx(5 * np.exp(6), rel=1e-3)
+
+
+@pytest.mark.parametrize("log_sigma", [-4.0, -3.0])
+def test_the_moments_do_not_jump_where_the_tail_begins(log_sigma: float) -> None:
+    below, above = (gates(t * np.exp(log_sigma), log_sigma) for t in (29.9999, 30.0001))
+    assert below.mean.item() == pytest.approx(above.mean.item(), rel=1e-6)
+    assert below.snr.item() == pytest.approx(above.snr.item(), rel=1e-4)

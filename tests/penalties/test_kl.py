@@ -109,3 +109,66 @@ def test_wide_noise_is_nearly_log_uniform() -> None:
     phi = torch.tensor([[-10.0, math.log(50.0)]], dtype=torch.float64)
     kl = truncated_log_normal_kl(TruncatedLogNormal()(phi)).item()
     assert 0 <= kl < 1e-3
+
+
+def exact_kl(mu: float, log_sigma: float) -> tuple[float, float, float]:
+    """The divergence and its derivatives in mu and log sigma, which are covariances.
+
+    Over w = (x - c) / sigma, c the point of [-20, 0] nearest to mu: with v = (c - mu) / sigma,
+    (x - mu)^2 / sigma^2 = 2 v w + w^2 but for a constant, and nothing cancels.
+    """
+    sigma, c = math.exp(log_sigma), min(max(mu, -20.0), 0.0)
+    v, reach = (c - mu) / sigma, 60 / max(1.0, abs(c - mu) / sigma)
+    low, high = max((-20 - c) / sigma, -reach), min(-c / sigma, reach)
+    nodes, weights = np.polynomial.legendre.leggauss(20)
+    edges = np.linspace(low, high, 401)
+    half = np.diff(edges)[:, None] / 2
+    w = ((edges[1:] + edges[:-1])[:, None] / 2 + half * nodes).ravel()
+    square = 2 * v * w + w**2
+    mass = (half * weights).ravel() * np.exp(-square / 2)
+    total = mass.sum()
+    mass /= total
+    centred = square - square @ mass
+    value = math.log(20) - square @ mass / 2 - math.log(total) - log_sigma
+    return value, -(centred * w) @ mass / (2 * sigma), -(centred**2) @ mass / 2
+
+
+def kl_with_gradient(mu: float, log_sigma: float, dtype: torch.dtype) -> list[float]:
+    phi = torch.tensor([[mu, log_sigma]], dtype=dtype, requires_grad=True)
+    kl = truncated_log_normal_kl(TruncatedLogNormal()(phi))
+    kl.sum().backward()
+    return [kl.item(), *phi.grad[0].tolist()]
+
+
+def test_the_oracle_of_the_gradient_against_finite_differences() -> None:
+    h = 1e-5
+    for mu, log_sigma in [(-1.0, -1.0), (3.0, 0.5), (-10.0, 2.0)]:
+        _, *gradient = exact_kl(mu, log_sigma)
+        in_mu = (exact_kl(mu + h, log_sigma)[0] - exact_kl(mu - h, log_sigma)[0]) / (2 * h)
+        in_sigma = (exact_kl(mu, log_sigma + h)[0] - exact_kl(mu, log_sigma - h)[0]) / (2 * h)
+        assert gradient == pytest.approx([in_mu, in_sigma], rel=1e-6, abs=1e-9)
+
+
+@pytest.mark.parametrize("log_sigma", [-20.0, -12.0, -5.0, -3.0, -1.5, -0.5, 0.0, 1.0, 2.5, 5.0])
+def test_the_gradient_of_truncated_log_normal_to_log_uniform(log_sigma: float) -> None:
+    """Over all that mu may be, with the neighbourhood of both ends of the support."""
+    sigma = math.exp(log_sigma)
+    far = [-20.0, -19.0, -10.0, -1.0, -0.1, 0.0, 1e-6, 0.1, 0.5, 1.0, 2.0, 5.0]
+    near = [sigma * t for t in (-29.0, -3.0, 0.5, 3.0, 10.0, 29.9, 30.1, 40.0, 200.0)]
+    for mu in sorted({*far, *(m for m in near if -20 <= m <= 5)}):
+        expected = exact_kl(mu, log_sigma)
+        found = kl_with_gradient(mu, log_sigma, torch.float64)
+        assert found == pytest.approx(expected, rel=1e-7, abs=1e-8), mu
+        rounded = float(torch.tensor(mu)), float(torch.tensor(log_sigma))
+        single = kl_with_gradient(*rounded, torch.float32)
+        assert single == pytest.approx(exact_kl(*rounded), rel=1e-6, abs=1e-8), mu
+
+
+@pytest.mark.parametrize(
+    ("mu", "slope"), [(0.5, 1.99855), (1.0, 0.99982), (2.0, 0.49998), (5.0, 0.2)]
+)
+def test_far_out_the_divergence_is_that_of_an_exponential(mu: float, slope: float) -> None:
+    """Of rate mu / sigma^2: its slopes are 1 / mu - 4 sigma^2 / mu^3 and about -2."""
+    _, in_mu, in_log_sigma = kl_with_gradient(mu, -5.0, torch.float32)
+    assert in_mu == pytest.approx(slope, abs=2e-5)
+    assert in_log_sigma == pytest.approx(-2, abs=1e-3)

@@ -23,7 +23,7 @@ from l0arm.experiments.errors import UserError, nearest
 from l0arm.experiments.files import replacing, write_json
 from l0arm.experiments.markdown import grid
 
-COLUMNS = ("estimator", "stage", "variance", "/ ARM", "bias", "by noise", "f", "ms")
+COLUMNS = ("estimator", "stage", "variance", "/ ARM", "bias", "f", "ms")
 
 
 def estimators(
@@ -41,13 +41,15 @@ def estimators(
 ) -> None:
     """Measure bias, variance and cost of estimators at three stages of training.
 
-    Variance is the sum over the gates, with its standard error; bias is |mean - gradient| /
-    |gradient|, beside what noise alone would show; f counts evaluations. ARM is always measured.
+    Variance is the sum over the gates; bias is |mean - gradient| / |gradient| with the noise of
+    both taken off, and < x where three standard errors reach down to 0 and up to x; f counts
+    evaluations; ms is the median of the thread's time. After ± stands the standard error, of ms
+    half the range of the middle half. ARM is always measured.
 
         l0arm compare estimators --problem mlp --draws 300
     """
     names = _names(only)
-    chosen = _problem(problem, data, data_dir, quiet)
+    chosen = _problem(problem, data, data_dir, draws, quiet)
     lines = []
     with Progress(console=Console(stderr=True), transient=True, disable=quiet) as progress:
         task = progress.add_task(chosen.name, total=len(names) * len(chosen.stages))
@@ -58,7 +60,9 @@ def estimators(
     command += f" --data {data}" if problem == "mlp" else ""
     written = _write(chosen.name, command, lines, results / f"estimators-{problem}")
     if not quiet:
-        Console().print(_table(chosen.name, lines))
+        for stage in chosen.stages:
+            of_stage = [line for line in lines if line.stage == stage]
+            Console().print(_table(f"{chosen.name}, {stage}", of_stage))
     say(f"wrote {', '.join(str(path) for path in written)}", quiet=quiet)
 
 
@@ -70,37 +74,58 @@ def _names(only: list[str] | None) -> list[str]:
     return [n for n in names if not only or n in {*only, "arm"}]
 
 
-def _problem(name: str, data: str, data_dir: Path | None, quiet: bool) -> measured.Problem:
+def _problem(
+    name: str, data: str, data_dir: Path | None, draws: int, quiet: bool
+) -> measured.Problem:
     if name == "quadratic":
         return measured.quadratic_problem()
     if name == "mlp":
-        return measured.mlp_problem(load_data(data, data_dir, quiet=quiet))
+        pairs = min(draws, measured.REFERENCE_PAIRS)
+        return measured.mlp_problem(load_data(data, data_dir, quiet=quiet), pairs=pairs)
     raise UserError(f"no problem '{name}'; {nearest(name, ['quadratic', 'mlp'])}")
 
 
 def _cells(lines: Sequence[measured.Line]) -> list[list[str]]:
-    arm = {line.stage: line.variance for line in lines if line.estimator == "arm"}
     return [
         [
             line.estimator,
             line.stage,
-            f"{line.variance:.2g}±{line.variance_error:.1g}",
-            f"{line.variance / arm[line.stage]:.2g}",
-            f"{line.bias:.2g}",
-            f"{line.bias_error:.2g}",
-            f"{line.evaluations:.2g}",
-            f"{1000 * line.seconds:.2g}",
+            _figure(line.variance, line.variance_error),
+            _figure(line.ratio, line.ratio_error),
+            _figure(line.bias, line.bias_error)
+            if line.bias_shown
+            else f"<{_short(line.bias_limit)}",
+            _figure(line.evaluations, line.evaluations_error),
+            _figure(1000 * line.seconds, 1000 * line.seconds_spread),
         ]
         for line in lines
     ]
 
 
+def _figure(value: float, error: float) -> str:
+    return f"{_short(value)}±{_short(error, 1)}" if error else _short(value)
+
+
+def _short(value: float, digits: int = 2) -> str:
+    """A few digits in little room.
+
+    >>> _short(0.123), _short(4567), _short(0.00098), _short(0.0)
+    ('0.12', '4.6e3', '9.8e-4', '0')
+    """
+    if value and not 0.0095 <= abs(value) < 999.5:
+        mantissa, exponent = f"{value:.{digits - 1}e}".split("e")
+        return f"{mantissa}e{int(exponent)}"
+    return f"{float(f'{value:.{digits}g}'):g}"
+
+
 def _table(title: str, lines: Sequence[measured.Line]) -> Table:
-    table = Table(title=title, title_justify="left", box=SIMPLE, padding=(0, 1, 0, 0))  # 80 columns
-    for column in COLUMNS:
-        table.add_column(column, justify="left" if column in COLUMNS[:2] else "right")
-    for cells in _cells(lines):
-        table.add_row(*cells)
+    """Without the stage, which the title names: 80 columns."""
+    table = Table(title=title, title_justify="left", box=SIMPLE, padding=(0, 1, 0, 0))
+    for n, column in enumerate(COLUMNS):
+        if column != "stage":
+            table.add_column(column, justify="right" if n else "left", no_wrap=True)
+    for name, _, *figures in _cells(lines):
+        table.add_row(name, *figures)
     return table
 
 
@@ -114,5 +139,5 @@ def _write(title: str, command: str, lines: Sequence[measured.Line], stem: Path)
     write_json(
         paths[1], {"problem": title, "command": command, "lines": [asdict(x) for x in lines]}
     )
-    plots.save(plots.estimator_variance(lines, title=title), paths[2])
+    plots.save(plots.estimator_comparison(lines, title=title), paths[2])
     return paths

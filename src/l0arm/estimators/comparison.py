@@ -10,19 +10,51 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from l0arm.estimators.bias import Bias, Reference
 from l0arm.estimators.problems import Quadratic, loss_under, quadratic, stages
 from l0arm.estimators.protocol import Estimator, Objective
 
-__all__ = ["Measured", "Quadratic", "loss_under", "measure", "quadratic", "stages"]
+__all__ = [
+    "Bias",
+    "Measured",
+    "Quadratic",
+    "Reference",
+    "loss_under",
+    "measure",
+    "quadratic",
+    "stages",
+]
 
 
 @dataclass(frozen=True)
 class Measured:
-    """Many estimates of dE[f]/dlogit(pi), and what they cost."""
+    """Many estimates of dE[f]/dlogit(pi), and what they cost; a row for each."""
 
-    estimates: Tensor = field(repr=False)  # a row for each draw, float64
-    seconds: float  # for one estimate, with its backward
-    evaluations: float  # of f, for one estimate
+    estimates: Tensor = field(repr=False)  # float64
+    draws: Tensor = field(repr=False)  # where f was evaluated first
+    times: Tensor = field(repr=False)  # seconds of the calling thread, with the backward
+    calls: Tensor = field(repr=False)  # evaluations of f
+
+    @property
+    def seconds(self) -> float:
+        """The median for one estimate, in which a few that were disturbed do not count."""
+        return float(self.times.median())
+
+    @property
+    def seconds_spread(self) -> float:
+        """Half of the range that the middle half of the times is in."""
+        low, high = self.times.quantile(torch.tensor([0.25, 0.75], dtype=self.times.dtype))
+        return float(high - low) / 2
+
+    @property
+    def evaluations(self) -> float:
+        """Of f, for one estimate."""
+        return float(self.calls.mean())
+
+    @property
+    def evaluations_error(self) -> float:
+        """The standard error of the evaluations."""
+        return float(self.calls.std()) / math.sqrt(len(self.calls))
 
     @property
     def mean(self) -> Tensor:
@@ -42,8 +74,21 @@ class Measured:
     @property
     def total_variance_error(self) -> float:
         """The standard error of the total variance."""
-        squared = (self.estimates - self.mean).square().sum(1)  # its mean is the total variance
-        return float(squared.std() / math.sqrt(len(squared)))
+        return float(self._squared.std() / math.sqrt(len(self._squared)))
+
+    def variance_ratio(self, other: Measured) -> tuple[float, float]:
+        """The total variance over that of as many other estimates, with its standard error.
+
+        Estimates of the same number may share their noise (a seed): that is counted.
+        """
+        ratio = self.total_variance / other.total_variance
+        apart = self._squared - ratio * other._squared
+        return ratio, float(apart.std() / math.sqrt(len(apart)) / other.total_variance)
+
+    @property
+    def _squared(self) -> Tensor:
+        """Squared distances from the mean, whose mean is the total variance."""
+        return (self.estimates - self.mean).square().sum(1)
 
     def bias(self, exact: Tensor) -> Tensor:
         """The mean less the gradient, per gate."""
@@ -58,9 +103,10 @@ class Measured:
         rounding = 1e-12 * (1 + exact.abs())
         return torch.where(bias.abs() < rounding, 0.0, bias / self.standard_error)
 
-    def relative_bias(self, exact: Tensor) -> float:
-        """``|mean - gradient| / |gradient|``, noise of the mean included."""
-        return float(self.bias(exact).norm() / exact.norm())
+    def relative_bias(self, gradient: Tensor | Reference) -> Bias:
+        """``|mean - gradient| / |gradient|``, with the noise of both taken off."""
+        reference = gradient if isinstance(gradient, Reference) else Reference(gradient)
+        return reference.bias_of(self.estimates, self.draws)
 
 
 def measure(
@@ -74,7 +120,8 @@ def measure(
     """Take ``draws`` estimates at the same probabilities.
 
     ``warmup`` estimates before them are thrown away: they fill a baseline or tune a control
-    variate. What the estimator remembers meanwhile is forgotten; it is left as it was.
+    variate, with noise of their own: the draws that count are the same with and without them.
+    What the estimator remembers meanwhile is forgotten; it is left as it was.
 
     >>> from l0arm.estimators import DisARM
     >>> problem, pi = quadratic(bits=4), torch.full((4,), 0.5, dtype=torch.float64)
@@ -85,22 +132,34 @@ def measure(
     if draws < 2:
         raise ValueError(f"a variance takes at least 2 draws; got draws={draws}")
     estimator = copy.deepcopy(estimator)
-    counted = _Counted(f)
+    other = generator and torch.Generator(generator.device)
+    if generator and other:
+        other.manual_seed(generator.initial_seed() + 1)
     for _ in range(warmup):
-        _estimate(estimator, counted, probs, generator)
-    counted.calls, start = 0, time.perf_counter()
-    rows = [_estimate(estimator, counted, probs, generator) for _ in range(draws)]
-    seconds = (time.perf_counter() - start) / draws
-    return Measured(torch.stack(rows).double(), seconds, counted.calls / draws)
+        _estimate(estimator, f, probs, other)
+    taken = [_taken(estimator, f, probs, generator) for _ in range(draws)]
+    rows, first, times, calls = zip(*taken, strict=True)
+    return Measured(
+        torch.stack(rows).double(),
+        torch.stack(first),
+        torch.tensor(times, dtype=torch.float64),
+        torch.tensor(calls, dtype=torch.float64),
+    )
 
 
-class _Counted:
-    def __init__(self, f: Objective) -> None:
-        self.f, self.calls = f, 0
+def _taken(
+    estimator: Estimator, f: Objective, probs: Tensor, generator: torch.Generator | None
+) -> tuple[Tensor, Tensor, float, int]:
+    """An estimate, its first draw, its seconds and its evaluations of f."""
+    seen: list[Tensor] = []
 
-    def __call__(self, z: Tensor) -> Tensor:
-        self.calls += 1
-        return self.f(z)
+    def watched(z: Tensor) -> Tensor:
+        seen.append(z.detach())
+        return f(z)
+
+    start = time.thread_time()
+    estimate = _estimate(estimator, watched, probs, generator)
+    return estimate, seen[0], time.thread_time() - start, len(seen)
 
 
 def _estimate(

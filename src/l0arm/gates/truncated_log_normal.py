@@ -8,13 +8,16 @@ function: written directly they overflow for sigma above 18.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from l0arm.gates.normal_tail import FAR, log_series
+
 A, B = -20.0, 0.0  # log z lies in [A, B]
 BOUNDS = (-20.0, 5.0)  # of mu and log sigma, as in the published code
+NOTHING = 40.0  # so far below x <= 0, Phi is less than e^-800 Phi(x)
 NEGLIGIBLE = 1e-6  # a mean below it is no signal, however concentrated
 INITIAL_MU, INITIAL_LOG_SIGMA = 0.0, -5.0  # z is 1 to half a percent
 
@@ -24,6 +27,11 @@ class TruncatedLogNormalGates:
     """``log z ~ N(mu, sigma^2)`` restricted to [A, B]; phi holds (mu, log sigma) of every gate."""
 
     phi: Tensor  # (V, 2)
+
+    @property
+    def wide(self) -> TruncatedLogNormalGates:
+        """The same in float64, cast once: parts of a gradient that cancel are summed there."""
+        return replace(self, phi=self.phi.double())
 
     @property
     def mu(self) -> Tensor:
@@ -45,9 +53,25 @@ class TruncatedLogNormalGates:
         return (A - self.mu) / sigma, (B - self.mu) / sigma
 
     def log_moment(self, n: int) -> Tensor:
-        """log E[z^n] = n mu + n^2 sigma^2 / 2 + log(Phi(beta - n s) - Phi(alpha - n s)) - log Z."""
-        sigma = self.log_sigma.exp()
-        return n * self.mu + (n * sigma) ** 2 / 2 + self._log_mass(n) - self.log_mass
+        """log E[z^n] = n mu + n^2 sigma^2 / 2 + log(Phi(beta - n s) - Phi(alpha - n s)) - log Z.
+
+        Far in the tail, t = -beta: log P(t + n s) - log P(t) - log(1 + n s / t).
+        """
+        far = -self.edges[1] > FAR
+        near, tail = self.split(far)
+        shift = n * near.log_sigma.exp()
+        direct = n * near.mu + shift**2 / 2 + near._log_mass(n) - near.log_mass
+        t, shift = -tail.edges[1], n * tail.log_sigma.exp()
+        series = log_series(t + shift) - log_series(t) - torch.log1p(shift / t)
+        return torch.where(far, n * B + series, direct)
+
+    def split(self, far: Tensor) -> tuple[TruncatedLogNormalGates, TruncatedLogNormalGates]:
+        """Gates for two formulas, each with harmless ones where the other holds."""
+        harmless = self.phi.new_tensor([[(A + B) / 2, 0.0], [B + 1.0, -5.0]])
+        return (
+            replace(self, phi=torch.where(far[:, None], harmless[0], self.phi)),
+            replace(self, phi=torch.where(far[:, None], self.phi, harmless[1])),
+        )
 
     @property
     def mean(self) -> Tensor:
@@ -73,10 +97,11 @@ class TruncatedLogNormalGates:
 
     def at(self, u: Tensor) -> Tensor:
         """z for given noise u: ``exp(mu + sigma Phi^-1(Phi(alpha) + u Z))``, with its graph."""
-        alpha, beta = self.edges
+        wide = self.wide
+        alpha, beta = wide.edges
         low, high = torch.special.ndtr(alpha), torch.special.ndtr(beta)
         share = (low + u.double() * (high - low)).clamp(1e-5, 1 - 1e-5)
-        log_z = self.mu + self.log_sigma.exp() * torch.special.ndtri(share)
+        log_z = wide.mu + wide.log_sigma.exp() * torch.special.ndtri(share)
         z: Tensor = log_z.clamp(A, B).exp().to(self.phi.dtype)
         return z
 
@@ -101,6 +126,7 @@ class TruncatedLogNormalGates:
         low, high = alpha - shift, beta - shift
         mirrored = low > 0
         low, high = torch.where(mirrored, -high, low), torch.where(mirrored, -low, high)
+        low = torch.maximum(low, high.clamp(max=0.0) - NOTHING)
         top, bottom = torch.special.log_ndtr(high), torch.special.log_ndtr(low)
         log_mass: Tensor = top + torch.log(-torch.expm1((bottom - top).clamp(max=-math.ulp(1.0))))
         return log_mass

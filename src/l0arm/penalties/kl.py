@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from l0arm.gates import TruncatedLogNormalGates
+from l0arm.gates.normal_tail import FAR, log_series, shortfall
 from l0arm.gates.truncated_log_normal import A, B
 from l0arm.groups import Gated
 from l0arm.penalties.strength import Strength, checked, per_gate
@@ -45,10 +46,34 @@ def truncated_log_normal_kl(gates: TruncatedLogNormalGates) -> Tensor:
     """KL(q || log-uniform on [e^A, e^B]) of structured Bayesian pruning's gates.
 
     log(B - A) - log(2 pi e)/2 - log sigma - log Z - (alpha phi(alpha) - beta phi(beta)) / (2 Z).
+    With mu many sigma outside of [A, B] the same is a series, since the terms cancel.
     """
-    entropy = math.log(2 * math.pi * math.e) / 2 + gates.log_sigma + gates.log_mass
+    gates = gates.wide
+    far = _outside(gates) > FAR
+    near, tail = gates.split(far)
+    return math.log(B - A) - torch.where(far, _tail_entropy(tail), _entropy(near))
+
+
+def _entropy(gates: TruncatedLogNormalGates) -> Tensor:
+    """Of log z, in nats."""
     low, high = (_edge(edge, gates.log_mass) for edge in gates.edges)
-    return math.log(B - A) - entropy - (low - high) / 2
+    return math.log(2 * math.pi * math.e) / 2 + gates.log_sigma + gates.log_mass + (low - high) / 2
+
+
+def _outside(gates: TruncatedLogNormalGates) -> Tensor:
+    """The distance of mu from [A, B] in units of sigma, negative inside."""
+    alpha, beta = gates.edges
+    return torch.maximum(alpha, -beta)
+
+
+def _tail_entropy(gates: TruncatedLogNormalGates) -> Tensor:
+    """For mu at t sigma outside: nearly exponential, of rate t / sigma.
+
+    log sigma - log t + log P + (1 + (1 - P) / (s P)) / 2, with s = 1/t^2.
+    """
+    t = _outside(gates)
+    s, log_p = 1 / t**2, log_series(t)
+    return gates.log_sigma - t.log() + log_p + (1 + shortfall(s) * torch.exp(-log_p)) / 2
 
 
 def _edge(x: Tensor, log_mass: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 from l0arm.plots.accuracy import accuracy_by_epoch
 from l0arm.plots.cost_curve import cost_curve
 from l0arm.plots.deployed_forms import deployed_forms
-from l0arm.plots.estimator_variance import estimator_variance
+from l0arm.plots.estimator_comparison import estimator_comparison
 from l0arm.plots.flops_by_step import flops_by_step
 from l0arm.plots.gate_functions import gate_functions
 from l0arm.plots.gate_histograms import gate_histograms
@@ -16,7 +16,7 @@ __all__ = [
     "accuracy_by_epoch",
     "cost_curve",
     "deployed_forms",
-    "estimator_variance",
+    "estimator_comparison",
     "flops_by_step",
     "gate_functions",
     "gate_histograms",

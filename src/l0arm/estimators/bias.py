@@ -1,0 +1,123 @@
+"""How far the mean of estimates is from a gradient, noise of both taken off."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+SIGMAS = 3.0  # a bias is shown, or bounded, by so many standard errors
+ROUNDING = 1e-12  # a square below it is rounding
+
+
+@dataclass(frozen=True)
+class Bias:
+    """``|E[estimate] - gradient|^2 / |gradient|^2``, measured without bias, so it may be < 0."""
+
+    squared: float
+    squared_error: float  # standard error
+
+    @property
+    def size(self) -> float:
+        """The root; 0 where the square is negative."""
+        return math.sqrt(max(self.squared, 0.0))
+
+    @property
+    def error(self) -> float:
+        """One standard error upwards: near 0, the root of the square's error."""
+        return self._above(1.0) - self.size
+
+    @property
+    def limit(self) -> float:
+        """What the bias is below, with ``SIGMAS`` standard errors."""
+        return self._above(SIGMAS)
+
+    @property
+    def shown(self) -> bool:
+        """Whether it is there, by ``SIGMAS`` standard errors."""
+        return self.squared > max(SIGMAS * self.squared_error, ROUNDING)
+
+    def _above(self, sigmas: float) -> float:
+        return math.sqrt(max(self.squared, 0.0) + sigmas * self.squared_error)
+
+
+@dataclass(frozen=True)
+class Reference:
+    """The gradient in the logit of pi: exact, or the mean of local expectations.
+
+    Those are given in pairs, at a draw z and at its antithetic one.
+    """
+
+    gradient: Tensor
+    draws: Tensor | None = None  # (n, 2, V)
+    estimates: Tensor | None = None  # (n, 2, V)
+
+    @staticmethod
+    def sampled(draws: Tensor, estimates: Tensor) -> Reference:
+        """The mean of pairs of estimates at pairs of draws."""
+        return Reference(estimates.double().mean((0, 1)), draws, estimates.double())
+
+    def bias_of(self, estimates: Tensor, draws: Tensor) -> Bias:
+        """The bias of estimates (rows) that were made at these draws (rows).
+
+        Where the reference was evaluated at the same draws, much of the noise of both is common
+        and falls out of the difference; the less noisy way is taken.
+        """
+        found = min((squared_mean(*way) for way in self._ways(estimates, draws)), key=_noise)
+        size = squared_mean(self.gradient[None] if self.estimates is None else self._means())
+        share = found.value / size.value
+        error = math.hypot(found.error, share * size.error) / size.value
+        return Bias(share, error)
+
+    def _ways(self, estimates: Tensor, draws: Tensor) -> list[tuple[Tensor, ...]]:
+        """Independent samples, the sum of whose means is the bias."""
+        if self.draws is None or self.estimates is None:
+            return [(estimates - self.gradient,)]
+        ways: list[tuple[Tensor, ...]] = [(estimates, -self._means())]
+        n = min(len(draws), len(self.draws))
+        same = (draws[:n, None].round() == self.draws[:n]).all(2)  # a relaxed draw is rounded
+        if n > 1 and bool(same.any(1).all()):
+            at_same = self.estimates[torch.arange(n), same.int().argmax(1)]
+            ways.append((estimates[:n] - at_same,))
+        return ways
+
+    def _means(self) -> Tensor:
+        assert self.estimates is not None
+        return self.estimates.mean(1)
+
+
+@dataclass(frozen=True)
+class SquaredMean:
+    """``|E[x]|^2`` and its standard error; ``noise`` was taken off."""
+
+    value: float
+    error: float
+    noise: float
+
+
+def squared_mean(*samples: Tensor) -> SquaredMean:
+    """Of the sum of the means of independent samples (rows); a single row has no noise.
+
+    d, the mean found, has covariance C: E|d|^2 = |E d|^2 + tr C, and for a normal d the variance
+    of |d|^2 is 4 Ed'C Ed + 2 tr C^2, where Ed'C Ed is d'C d less its own noise, tr C^2.
+
+    >>> squared_mean(torch.tensor([[3.0, 4.0]])).value
+    25.0
+    """
+    d = torch.stack([rows.mean(0) for rows in samples]).sum(0)
+    moved = torch.cat(
+        [(r - r.mean(0)) / math.sqrt(len(r) * max(len(r) - 1, 1)) for r in samples]
+    )  # C = moved' moved
+    products = moved @ moved.T
+    noise = float(products.trace())
+    # Without the diagonal, in which the noise of C itself would count.
+    spread = float(products.square().sum() - products.diagonal().square().sum())
+    along = float((moved @ d).square().sum())
+    variance = max(4 * along - 2 * spread, 2 * spread)
+    return SquaredMean(float(d @ d) - noise, math.sqrt(variance), noise)
+
+
+def _noise(found: SquaredMean) -> float:
+    return found.noise
