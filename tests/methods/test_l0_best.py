@@ -5,7 +5,7 @@ import torch
 
 from l0arm import architecture, prune_rate, sparsify
 from l0arm.estimators import ARM
-from l0arm.methods.l0_best import decide, l0_best
+from l0arm.methods.l0_best import Decide, l0_best
 from l0arm.models import LeNet5
 from l0arm.penalties import L0
 
@@ -14,7 +14,7 @@ def test_gates_are_decided_by_the_threshold() -> None:
     gated = sparsify(LeNet5(), method="l0-best", lam=0.0)
     torch.nn.init.uniform_(gated.phi, -0.3, 0.3)
     was_open = gated.deterministic() > 0
-    decide(gated, None)
+    Decide()(gated, None)
     pi = gated.gates.open_probability.detach()
     assert set(pi.tolist()) == {0.0, 1.0}
     assert not ((pi == 1) & ~was_open).any()
@@ -29,7 +29,7 @@ def test_what_lies_behind_closed_filters_closes() -> None:
     gated.phi.data[20 + 3 : 20 + 50] = -5.0
     assert architecture(gated) == "20-3-800-500"
     before = prune_rate(gated, "realised")
-    decide(gated, None)
+    Decide()(gated, None)
     assert architecture(gated) == "20-3-48-500"
     assert prune_rate(gated, "realised") == before
     assert prune_rate(gated) == pytest.approx(before, abs=0.1)

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from l0arm import Gated, sparsify
-from l0arm.methods.l0_best import decide_and_average, l0_best
+from l0arm.methods.l0_best import Decide, DecideAndAverage, l0_best
 from l0arm.methods.weight_average import add_to_average, begin_average, take_average
 from l0arm.models import MLP
 
@@ -39,7 +39,7 @@ def test_the_mean_weighs_a_step_by_its_number() -> None:
 def test_before_it_begins_and_after_it_ends_nothing_is_added() -> None:
     gated, optimizer = gated_mlp()
     wander(gated, optimizer, 3)
-    decide_and_average(gated, None)
+    DecideAndAverage(Decide())(gated, None)
     seen = wander(gated, optimizer, 1)
     take_average(gated, None)
     wander(gated, optimizer, 2)

@@ -20,7 +20,8 @@ from l0arm.methods.driving import estimator_for
 from l0arm.methods.l0 import GateLike, l0
 from l0arm.methods.method import Extras, Method
 from l0arm.methods.shares import check_shares
-from l0arm.methods.stage import Ramp, Stage, Validate, always, half_cosine, never
+from l0arm.methods.stage import Enter, Ramp, Stage, Validate, always, half_cosine, never
+from l0arm.methods.trimming import trimmed
 from l0arm.methods.weight_average import (
     add_to_average,
     begin_average,
@@ -45,6 +46,7 @@ def l0_best(
     settle: float = 0.5,
     settle_lr: float = 3.0,
     average: bool = True,
+    at_most: float = 1.0,
     **options: Any,
 ) -> Method:
     """Minimise data loss + lam E[parameters left], and end with gates that are open or closed.
@@ -54,20 +56,24 @@ def l0_best(
     with the most weights per unit before its gates know what they are worth. For the last
     ``settle`` of the epochs the gates are fixed, as the threshold decides: while they are
     undecided, the thresholded network is not the one that was trained. The weights are trained on
-    with ``settle_lr`` times the optimizer's rate, and end as the mean of where they were.
+    with ``settle_lr`` times the optimizer's rate, and end as the mean of where they were. Where a
+    size must be kept to, ``at_most`` is the share of the parameters that may be left: the least
+    certain units close with the gates that are fixed.
 
     Each part can be taken away: ``estimator="arm"``, ``price="fixed"`` (Eq. 17: a unit costs the
     weights it has in the dense network), ``warm_up=0``, ``settle=0``, ``average=False`` (the rate
     falls to zero instead). ``options`` are those of an estimator given by its name.
     """
     check_shares(warm_up=warm_up, settle=settle)
+    if not (isinstance(at_most, int | float) and 0.0 < at_most <= 1.0):
+        raise ValueError(f"at_most is a share of the parameters, above 0 up to 1; got {at_most!r}")
     learn = Stage("learn", 1 - settle, penalty=Ramp(0.0, warm_up) if warm_up else always)
     estimator = estimator_for(l0_best, estimator, options)
     method = _priced(l0(lam, estimator=estimator, gate=gate, name="l0-best"), lam, price)
     method = replace(method, stages=(learn,))
     if not settle:
         return method
-    fixed = Stage("settle", settle, enter=decide, lr=settle_lr, gate_lr=0.0, penalty=never)
+    fixed = Stage("settle", settle, enter=Decide(at_most), lr=settle_lr, gate_lr=0.0, penalty=never)
     if not average:
         return replace(method, stages=(learn, replace(fixed, anneal=half_cosine)))
     return _averaged(method, fixed)
@@ -87,7 +93,7 @@ def _averaged(method: Method, settle: Stage) -> Method:
     That epoch changes no weight: batch normalisation sees the images once more, as its statistics
     are those of the steps before, not of their mean.
     """
-    most = replace(settle, share=(1 - LAST) * settle.share, enter=decide_and_average)
+    most = replace(settle, share=(1 - LAST) * settle.share, enter=DecideAndAverage(settle.enter))
     end = replace(settle, name="end", share=LAST * settle.share, enter=take_average, lr=0.0)
     return replace(
         method,
@@ -108,17 +114,28 @@ class Both:
         return {**self.one(gated), **self.other(gated)}
 
 
-def decide(gated: Gated, validate: Validate | None) -> None:
+@dataclass(frozen=True)
+class Decide:
     """Every gate is open or closed for sure, as the threshold says (Eq. 14).
 
     Units without a path to the output close, too: nothing has told their gates what they are for.
     """
-    with torch.no_grad():
-        alive = follow_dead(gated.layout, gated.deterministic())
-        gated.phi.copy_(torch.where(alive > 0, SURE, -SURE))
+
+    at_most: float = 1.0
+
+    def __call__(self, gated: Gated, validate: Validate | None) -> None:
+        with torch.no_grad():
+            alive = follow_dead(gated.layout, gated.deterministic())
+            alive = trimmed(gated, alive, self.at_most)
+            gated.phi.copy_(torch.where(alive > 0, SURE, -SURE))
 
 
-def decide_and_average(gated: Gated, validate: Validate | None) -> None:
+@dataclass(frozen=True)
+class DecideAndAverage:
     """The gates are fixed; from here on every step of the weights counts in their mean."""
-    decide(gated, validate)
-    begin_average(gated, validate)
+
+    decide: Enter
+
+    def __call__(self, gated: Gated, validate: Validate | None) -> None:
+        self.decide(gated, validate)
+        begin_average(gated, validate)

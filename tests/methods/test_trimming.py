@@ -1,0 +1,62 @@
+"""A network that must not be larger than so many parameters."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from l0arm import Gated, sparsify
+from l0arm.methods.l0_best import Decide, l0_best
+from l0arm.methods.trimming import trimmed
+from l0arm.models import MLP, LeNet5
+
+
+def all_open(model: torch.nn.Module) -> Gated:
+    torch.manual_seed(0)
+    gated = sparsify(model, method=l0_best(0.0))
+    torch.nn.init.uniform_(gated.phi, 0.5, 1.0)
+    return gated
+
+
+def left(gated: Gated) -> int:
+    return sum(p.numel() for p in gated.compact().parameters())
+
+
+@pytest.mark.parametrize("share", [0.5, 0.1, 0.01])
+def test_no_more_is_left_than_allowed(share: float) -> None:
+    gated = all_open(LeNet5())
+    dense = left(gated)
+    Decide(share)(gated, None)
+    assert 0.9 * share * dense < left(gated) <= share * dense
+
+
+def test_the_least_certain_units_go_and_one_less_would_be_too_few() -> None:
+    gated = all_open(MLP((12, 9, 7, 5)))
+    before, z = left(gated), gated.deterministic()
+    kept = trimmed(gated, z, 0.4) > 0
+    phi = gated.phi.detach()
+    assert phi[~kept].max() < phi[kept].min()  # an MLP's units all have a path to the output
+    Decide(0.4)(gated, None)
+    assert left(gated) <= 0.4 * before
+    gated.phi.data[torch.where(kept, -1.0, phi).argmax()] = 100.0  # the last that was closed
+    assert left(gated) > 0.4 * before
+
+
+def test_what_is_small_enough_stays_as_it_is() -> None:
+    gated = all_open(MLP((12, 9, 7, 5)))
+    z = gated.deterministic()
+    assert torch.equal(trimmed(gated, z, 1.0), z)
+
+
+def test_floors_are_kept_even_where_the_network_stays_too_large() -> None:
+    torch.manual_seed(0)
+    groups = [replace(group, floor=4) for group in MLP((12, 9, 7, 5)).gate_groups()]
+    gated = sparsify(MLP((12, 9, 7, 5)), method=l0_best(0.0), groups=groups)
+    Decide(0.001)(gated, None)
+    assert [int(part.sum()) for part in gated.gates.open_probability.split([12, 9, 7])] == [4] * 3
+
+
+@pytest.mark.parametrize("share", [0.0, -1.0, 1.5, "0.5"])
+def test_a_share_of_the_parameters_is_asked_for(share: object) -> None:
+    with pytest.raises(ValueError, match=r"at_most is a share of the parameters"):
+        l0_best(0.0, at_most=share)  # type: ignore[arg-type]
