@@ -34,7 +34,7 @@ def test_the_least_certain_units_go_and_one_less_would_be_too_few() -> None:
     gated = all_open(MLP((12, 9, 7, 5)))
     before, z = left(gated), gated.deterministic()
     kept = trimmed(gated, z, 0.4) > 0
-    phi = gated.phi.detach()
+    phi = gated.phi.detach().clone()
     assert phi[~kept].max() < phi[kept].min()  # an MLP's units all have a path to the output
     Decide(0.4)(gated, None)
     assert left(gated) <= 0.4 * before
@@ -50,7 +50,7 @@ def test_what_is_small_enough_stays_as_it_is() -> None:
 
 def test_floors_are_kept_even_where_the_network_stays_too_large() -> None:
     torch.manual_seed(0)
-    groups = [replace(group, floor=4) for group in MLP((12, 9, 7, 5)).gate_groups()]
+    groups = [replace(group, floor=4) for group in MLP((12, 9, 7, 5)).groups()]
     gated = sparsify(MLP((12, 9, 7, 5)), method=l0_best(0.0), groups=groups)
     Decide(0.001)(gated, None)
     assert [int(part.sum()) for part in gated.gates.open_probability.split([12, 9, 7])] == [4] * 3
