@@ -60,3 +60,8 @@ def test_floors_are_kept_even_where_the_network_stays_too_large() -> None:
 def test_a_share_of_the_parameters_is_asked_for(share: object) -> None:
     with pytest.raises(ValueError, match=r"at_most is a share of the parameters"):
         l0_best(0.0, at_most=share)  # type: ignore[arg-type]
+
+
+def test_without_settling_there_is_no_point_at_which_to_trim() -> None:
+    with pytest.raises(ValueError, match=r"at_most=0.1 .* settle=0 .* leave at_most out"):
+        l0_best(0.0, at_most=0.1, settle=0)

@@ -70,3 +70,19 @@ def test_the_mean_is_saved_with_the_gates() -> None:
     take_average(other, None)
     for mine, its in zip(gated.model.parameters(), other.model.parameters(), strict=True):
         assert torch.equal(mine, its)
+
+
+def test_a_network_in_half_precision_has_a_precise_mean() -> None:
+    """In bfloat16 the mean would stand still after some hundred steps."""
+    gated, optimizer = gated_mlp()
+    gated.bfloat16()
+    begin_average(gated, None)
+    for step in range(2000):
+        for p in gated.model.parameters():
+            p.data.fill_(step % 2)
+        add_to_average(gated, optimizer)
+    mean = gated.extras["average"].get_buffer("fc1-weight")
+    assert mean.dtype == torch.float32
+    assert (mean - 0.5).abs().max() < 0.01
+    take_average(gated, None)
+    assert gated.model.get_parameter("fc1.weight").dtype == torch.bfloat16

@@ -65,8 +65,7 @@ def l0_best(
     falls to zero instead). ``options`` are those of an estimator given by its name.
     """
     check_shares(warm_up=warm_up, settle=settle)
-    if not (isinstance(at_most, int | float) and 0.0 < at_most <= 1.0):
-        raise ValueError(f"at_most is a share of the parameters, above 0 up to 1; got {at_most!r}")
+    _check_size(at_most, settle)
     learn = Stage("learn", 1 - settle, penalty=Ramp(0.0, warm_up) if warm_up else always)
     estimator = estimator_for(l0_best, estimator, options)
     method = _priced(l0(lam, estimator=estimator, gate=gate, name="l0-best"), lam, price)
@@ -77,6 +76,16 @@ def l0_best(
     if not average:
         return replace(method, stages=(learn, replace(fixed, anneal=half_cosine)))
     return _averaged(method, fixed)
+
+
+def _check_size(at_most: float, settle: float) -> None:
+    if not (isinstance(at_most, int | float) and 0.0 < at_most <= 1.0):
+        raise ValueError(f"at_most is a share of the parameters, above 0 up to 1; got {at_most!r}")
+    if at_most < 1.0 and not settle:
+        raise ValueError(
+            f"at_most={at_most!r} is kept to where the gates are fixed, and with settle=0 they "
+            "never are; give settle a share of the epochs, or leave at_most out"
+        )
 
 
 def _priced(method: Method, lam: float, price: Price) -> Method:

@@ -20,6 +20,7 @@ from l0arm.gates.precision import at_least_float32
 from l0arm.groups import Gated
 from l0arm.groups.layout import named_tensors
 from l0arm.groups.slicing import theta
+from l0arm.methods.naming import key_of
 from l0arm.models.pooled_conv import PooledConv2d
 
 TINY = 1e-8  # under the square root, whose slope at 0 is infinite
@@ -41,13 +42,13 @@ class WeightNoise(nn.Module):
             for key, tensor in module.named_parameters(recurse=False):
                 if key == "weight" or biases:
                     start = torch.full_like(tensor.detach(), initial)
-                    self.register_parameter(_key(f"{name}.{key}"), nn.Parameter(start))
+                    self.register_parameter(key_of(f"{name}.{key}"), nn.Parameter(start))
 
     def log_variances(self, gated: Gated) -> Iterator[tuple[Tensor, Tensor]]:
         """Every noisy tensor of the model with its log sigma^2."""
         for name in self.layers:
             for key, tensor in gated.model.get_submodule(name).named_parameters(recurse=False):
-                log_variance = self._parameters.get(_key(f"{name}.{key}"))
+                log_variance = self._parameters.get(key_of(f"{name}.{key}"))
                 if log_variance is not None:
                     yield tensor, log_variance
 
@@ -73,7 +74,7 @@ class WeightNoise(nn.Module):
 
     def _variance(self, gated: Gated, name: str) -> Tensor | None:
         """sigma^2, cut and scaled by the draw in force as the tensor itself is."""
-        log_variance = self._parameters.get(_key(name))
+        log_variance = self._parameters.get(key_of(name))
         if log_variance is None:
             return None
         sigma = torch.exp(log_variance / 2)
@@ -125,7 +126,3 @@ def _refuse_unknown(gated: Gated) -> None:
                 f"noise on the weight '{name}' of a {type(module).__name__} is not known; this "
                 f"method treats {kinds}; leave the layer out of the groups, or use 'l0-disarm'"
             )
-
-
-def _key(name: str) -> str:
-    return name.replace(".", "-")  # a parameter's name has no dots

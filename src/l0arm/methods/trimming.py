@@ -23,7 +23,9 @@ def trimmed(gated: Gated, z: Tensor, at_most: float) -> Tensor:
             if float(cost((z > 0).to(gated.phi.dtype))) <= limit:
                 break
             if z[unit] > 0 and _spare(gated, z, unit):
-                z = follow_dead(gated.layout, z.index_fill(0, torch.tensor(unit), 0.0))
+                z = z.clone()
+                z[unit] = 0.0
+                z = follow_dead(gated.layout, z)
     return z
 
 

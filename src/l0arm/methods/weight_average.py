@@ -8,13 +8,15 @@ the point to which a small one descends. The steps count by t^3 (polynomial deca
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import cast
 
 import torch
 from torch import Tensor, nn
 
+from l0arm.gates.precision import at_least_float32
 from l0arm.groups import Gated
+from l0arm.methods.naming import key_of
 from l0arm.methods.stage import Validate
 
 AVERAGE = "average"
@@ -32,12 +34,21 @@ class WeightAverage(nn.Module):
         self.names = [name for name, _ in gated.model.named_parameters()]
         for name in self.names:
             weight = gated.model.get_parameter(name).detach()
-            self.register_buffer(_key(name), torch.zeros_like(weight))
+            self.register_buffer(key_of(name), at_least_float32(torch.zeros_like(weight)))
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> WeightAverage:
+        """Means never fall below float32: in bfloat16 a share of 1/500 would change nothing."""
+        precise = dict(self.named_buffers())
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        for name, buffer in list(self.named_buffers()):
+            if buffer.dtype in (torch.float16, torch.bfloat16):
+                self.register_buffer(name, precise[name].to(buffer.device))
+        return self
 
     def pairs(self, gated: Gated) -> Iterator[tuple[Tensor, Tensor]]:
         """Every mean with its parameter."""
         for name in self.names:
-            yield self.get_buffer(_key(name)), gated.model.get_parameter(name)
+            yield self.get_buffer(key_of(name)), gated.model.get_parameter(name)
 
 
 def weight_average(gated: Gated) -> Mapping[str, nn.Module]:
@@ -59,7 +70,7 @@ def add_to_average(gated: Gated, optimizer: torch.optim.Optimizer) -> None:
     share = (POWER + 1) / (average.steps + POWER)  # of this step in the mean of all so far
     with torch.no_grad():
         for mean, weight in average.pairs(gated):
-            mean.lerp_(weight, share.to(mean.dtype))
+            mean.lerp_(weight.to(mean.dtype), share.to(mean.dtype))
 
 
 def take_average(gated: Gated, validate: Validate | None) -> None:
@@ -74,7 +85,3 @@ def take_average(gated: Gated, validate: Validate | None) -> None:
 
 def _average(gated: Gated) -> WeightAverage:
     return cast(WeightAverage, gated.extras[AVERAGE])
-
-
-def _key(name: str) -> str:
-    return name.replace(".", "-")  # a buffer's name has no dots

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from l0arm.groups import Gated
 from l0arm.groups.layout import named_tensors
+from l0arm.methods.naming import key_of
 
 
 class WeightMasks(nn.Module):
@@ -16,10 +17,10 @@ class WeightMasks(nn.Module):
         super().__init__()
         self.names = counted_weights(gated)
         for name in self.names:
-            self.register_buffer(_key(name), torch.ones_like(named_tensors(gated.model)[name]))
+            self.register_buffer(key_of(name), torch.ones_like(named_tensors(gated.model)[name]))
 
     def __getitem__(self, name: str) -> Tensor:
-        return self.get_buffer(_key(name))
+        return self.get_buffer(key_of(name))
 
     def enforce(self, gated: Gated, optimizer: torch.optim.Optimizer | None = None) -> None:
         """Zero what is masked: the weights and, given an optimizer, its averages."""
@@ -37,7 +38,3 @@ class WeightMasks(nn.Module):
 def counted_weights(gated: Gated) -> list[str]:
     """The weights that groups count, in the order of the groups."""
     return list(dict.fromkeys(piece.tensor for g in gated.groups for piece in g.counts))
-
-
-def _key(name: str) -> str:
-    return name.replace(".", "-")  # a buffer's name has no dots
