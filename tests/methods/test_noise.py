@@ -158,3 +158,22 @@ def test_a_layer_whose_noise_is_not_known_is_refused() -> None:
     groups = [Group("inputs", 2, reads=(Slice("0.weight", 0),))]
     with pytest.raises(ValueError, match=r"'0.weight' of a ConvTranspose2d.*Linear, Conv1d"):
         sparsify(model, groups, "sparse-vd", lam=1.0)
+
+
+@pytest.mark.parametrize("biases", [True, False])
+def test_noise_by_matrix_products_is_that_of_stock_operators(
+    biases: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The noise itself is 1 everywhere here, since the two lay their outputs out differently."""
+    gated = noisy(LeNet5(), biases=biases)
+    monkeypatch.setattr(torch, "randn_like", torch.ones_like)
+    x = torch.randn(16, 1, 28, 28, dtype=torch.float64)
+    found = []
+    for smallest in (16, 17):  # images from which on it goes by products
+        monkeypatch.setattr("l0arm.models.pooled_conv.SMALL_BATCH", smallest)
+        gated.zero_grad()
+        y = gated(x)
+        y.square().sum().backward()
+        found.append([y] + [p.grad for p in gated.parameters() if p.grad is not None])
+    assert len(found[0]) > 10
+    torch.testing.assert_close(found[0], found[1], rtol=1e-9, atol=1e-9)

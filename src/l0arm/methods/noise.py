@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -21,7 +22,7 @@ from l0arm.groups import Gated
 from l0arm.groups.layout import named_tensors
 from l0arm.groups.slicing import theta
 from l0arm.methods.naming import key_of
-from l0arm.models.pooled_conv import PooledConv2d
+from l0arm.models.pooled_conv import PooledConv2d, by_products, convolved, pooled, rows_of
 
 TINY = 1e-8  # under the square root, whose slope at 0 is infinite
 
@@ -97,7 +98,14 @@ def _convolution(module: nn.Module, x: Tensor, variance: Tensor, of_bias: Tensor
 
 def _pooled(module: nn.Module, x: Tensor, variance: Tensor, of_bias: Tensor | None) -> Tensor:
     """The noise comes before pooling and ReLU, which this layer has in it."""
-    return F.relu(F.max_pool2d(_convolution(module, x, variance, of_bias), 2))
+    weight, bias = cast(Tensor, module.weight), cast(Tensor, module.bias)
+    if not by_products(x, weight):
+        return F.relu(F.max_pool2d(_convolution(module, x, variance, of_bias), 2))
+    rows = rows_of(x, weight.shape[-1])
+    spread = convolved(rows**2, variance)
+    if of_bias is not None:
+        spread = spread + of_bias[:, None]
+    return pooled(_drawn(convolved(rows, weight), spread), bias, x)
 
 
 def _drawn(mean: Tensor, variance: Tensor) -> Tensor:

@@ -34,47 +34,56 @@ class PooledConv2d(nn.Conv2d):
         super().__init__(in_channels, out_channels, kernel_size)
 
     def forward(self, x: Tensor) -> Tensor:
-        # An exported graph is better off with stock operators, and so are a few images.
-        if torch.compiler.is_compiling() or x.shape[0] < SMALL_BATCH or not _poolable(x, self):
+        if not by_products(x, self.weight):
             return F.relu(F.max_pool2d(F.conv2d(x, self.weight, self.bias), 2))
         return pooled_conv2d(x, self.weight, self.bias)
+
+
+def by_products(x: Tensor, weight: Tensor) -> bool:
+    """Whether matrix products are the better way, and possible: pooling windows tile the output."""
+    # An exported graph is better off with stock operators, and so are a few images.
+    if torch.compiler.is_compiling() or x.shape[0] < SMALL_BATCH:
+        return False
+    return all((side - weight.shape[-1]) % 2 == 1 for side in x.shape[2:])
 
 
 @pure
 def pooled_conv2d(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """``relu(max_pool2d(conv2d(x, weight, bias), 2))`` by matrix products, channels last."""
-    kind = x.device.type
-    if torch.is_autocast_enabled(kind):  # as it would do for conv2d
-        x, weight, bias = (t.to(torch.get_autocast_dtype(kind)) for t in (x, weight, bias))
-    k, filters = weight.shape[-1], weight.shape[0]
-    h, w = _pooled_sides(x, k)
-    kernel = weight.transpose(1, 2).flatten(1)  # (filters, k c k), as the rows lie
-    outputs: Tensor = _RowProduct.apply(_rows(x, k), kernel, k)  # type: ignore[no-untyped-call]
-    phases = outputs.view(h, 2, filters, 2, -1)
-    top: Tensor = _MaxOfPhases.apply(phases)  # type: ignore[no-untyped-call]
-    # Bias and ReLU commute with the maximum: a quarter of the work.
-    pooled = F.relu(top + bias[:, None]).view(h, filters, -1, w).permute(2, 1, 0, 3)
-    return pooled.contiguous(memory_format=torch.channels_last)
+    return pooled(convolved(rows_of(x, weight.shape[-1]), weight), bias, x)
 
 
-def _pooled_sides(x: Tensor, k: int) -> tuple[int, int]:
-    return (x.shape[2] - k + 1) // 2, (x.shape[3] - k + 1) // 2
-
-
-def _poolable(x: Tensor, layer: nn.Conv2d) -> bool:
-    """Whether pooling windows tile the output: its sides are even."""
-    k = layer.weight.shape[-1]
-    return (x.shape[2] - k) % 2 == 1 and (x.shape[3] - k) % 2 == 1
-
-
-def _rows(x: Tensor, k: int) -> Tensor:
+def rows_of(x: Tensor, k: int) -> Tensor:
     """``rows[y, c, j, parity, b, x2] = x[b, c, y, 2 x2 + parity + j]`` as (height, c k, n)."""
-    _, w = _pooled_sides(x, k)
-    by_row = x.permute(2, 1, 0, 3)  # y, c, b, x
+    w = (x.shape[3] - k + 1) // 2
+    by_row = _autocast(x).permute(2, 1, 0, 3)  # y, c, b, x
     apart = (*by_row.shape[:3], w, 2)
     shifted = [by_row[..., j : j + 2 * w].reshape(apart) for j in range(k)]
     rows = torch.stack([s.permute(0, 1, 4, 2, 3) for s in shifted], dim=2)
     return rows.flatten(3).flatten(1, 2)
+
+
+def convolved(rows: Tensor, weight: Tensor) -> Tensor:
+    """The convolution, before pooling, as (output row, filter, n)."""
+    kernel = _autocast(weight).transpose(1, 2).flatten(1)  # (filters, k c k), as the rows lie
+    outputs: Tensor = _RowProduct.apply(rows, kernel, weight.shape[-1])  # type: ignore[no-untyped-call]
+    return outputs
+
+
+def pooled(outputs: Tensor, bias: Tensor, x: Tensor) -> Tensor:
+    """``relu(max_pool2d(outputs + bias))`` of a convolution of x, channels last."""
+    filters, w = outputs.shape[1], outputs.shape[2] // (2 * x.shape[0])
+    phases = outputs.view(-1, 2, filters, 2, x.shape[0] * w)
+    top: Tensor = _MaxOfPhases.apply(phases)  # type: ignore[no-untyped-call]
+    # Bias and ReLU commute with the maximum: a quarter of the work.
+    positive = F.relu(top + _autocast(bias)[:, None]).view(-1, filters, x.shape[0], w)
+    return positive.permute(2, 1, 0, 3).contiguous(memory_format=torch.channels_last)
+
+
+def _autocast(x: Tensor) -> Tensor:
+    """As autocast would do for conv2d."""
+    kind = x.device.type
+    return x.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else x
 
 
 class _RowProduct(torch.autograd.Function):
