@@ -12,7 +12,7 @@ from torch.testing import assert_close
 
 from l0arm.data import Dataset
 from l0arm.experiments import records
-from l0arm.experiments.distillation import Distilled, criterion_of, of_labels
+from l0arm.experiments.distillation import Asked, Distilled, Remembered, lesson_of, of_labels
 from l0arm.experiments.errors import UserError
 from l0arm.experiments.folder import RunFolder
 from l0arm.experiments.preparation import prepared, preprocess_of
@@ -39,19 +39,21 @@ def test_the_loss_by_hand() -> None:
     """Two classes: p = sigmoid of half the difference of the logits over T."""
     answers = torch.tensor([[9.0, 9.0], [1.0, 3.0]], dtype=torch.float64)
     student = torch.tensor([[0.0, 1.0]], dtype=torch.float64)
-    loss = Distilled(answers, temperature=2.0, weight=0.25)
+    lesson = Distilled(Remembered(answers), temperature=2.0, weight=0.25)
+    loss = lesson(torch.tensor([1]), torch.empty(1), torch.tensor([0]))
     t, s = 1 / (1 + math.exp(-1.0)), 1 / (1 + math.exp(-0.5))  # P(class 1) at T = 2
     distance = t * math.log(t / s) + (1 - t) * math.log((1 - t) / (1 - s))
     label = -math.log(1 - 1 / (1 + math.exp(-1.0)))
     expected = 0.75 * label + 0.25 * 4 * distance
-    assert float(loss(student, torch.tensor([0]), torch.tensor([1]))) == pytest.approx(expected)
+    assert float(loss(student)) == pytest.approx(expected)
 
 
 def test_a_student_that_agrees_has_only_the_labels_left() -> None:
     answers = torch.randn(6, 4, dtype=torch.float64)
-    labels, images = torch.tensor([0, 1, 2]), torch.tensor([5, 0, 3])
-    loss = Distilled(answers, temperature=3.0, weight=0.9)(answers[images], labels, images)
-    assert_close(loss, 0.1 * of_labels(answers[images], labels, images))
+    batch = (torch.tensor([5, 0, 3]), torch.empty(3), torch.tensor([0, 1, 2]))
+    loss = Distilled(Remembered(answers), temperature=3.0, weight=0.9)(*batch)
+    right = answers[[5, 0, 3]]
+    assert_close(loss(right), 0.1 * of_labels(*batch)(right))
 
 
 def test_the_answers_are_those_of_the_finished_run(
@@ -59,15 +61,35 @@ def test_the_answers_are_those_of_the_finished_run(
 ) -> None:
     recipe = quick("mlp-l0-arm", *TAUGHT)
     data = prepared(digits, recipe.data)
-    criterion = criterion_of(recipe, run_of(runs), data, preprocess_of(data))
-    assert isinstance(criterion, Distilled)
+    lesson = lesson_of(recipe, run_of(runs), data, preprocess_of(data))
+    assert isinstance(lesson, Distilled)
+    assert isinstance(lesson.teacher, Remembered)
     teacher = trained_network(RunFolder(runs / "mlp-dense" / "seed-0"), digits)
     network = teacher.session.trainee
     network.train(False)
-    assert len(criterion.answers) == 200
+    assert len(lesson.teacher.answers) == 200
     with torch.no_grad():
-        assert torch.equal(criterion.answers, network(teacher.preprocess(data.train_images)))
-    assert (criterion.temperature, criterion.weight) == (2.0, 0.5)
+        assert torch.equal(lesson.teacher.answers, network(teacher.preprocess(data.train_images)))
+    assert (lesson.temperature, lesson.weight) == (2.0, 0.5)
+
+
+@pytest.mark.parametrize("moving", ["data.shift=1", "data.augment=true"])
+def test_a_teacher_looks_at_images_that_move(
+    tmp_path: Path, quick: Quick, digits: Dataset, moving: str
+) -> None:
+    """Its answers are for what the student sees, and it learns nothing itself."""
+    train(RunFolder(tmp_path / "mlp-dense" / "seed-0"), quick("mlp-dense", moving), digits)
+    recipe = quick("mlp-l0-arm", *TAUGHT, moving)
+    data = prepared(digits, recipe.data)
+    lesson = lesson_of(recipe, run_of(tmp_path), data, preprocess_of(data))
+    assert isinstance(lesson, Distilled)
+    assert isinstance(lesson.teacher, Asked)
+    x = preprocess_of(data)(data.train_images[:4]).roll(1, dims=3)
+    logits = lesson.teacher(torch.tensor([9, 9, 9, 9]), x)
+    assert_close(logits, lesson.teacher.network(x))
+    assert not logits.requires_grad
+    train(run_of(tmp_path), recipe, digits)
+    assert records.read(run_of(tmp_path).records)[-1].epoch == recipe.training.epochs
 
 
 def test_the_teacher_changes_the_losses_and_not_the_start(
@@ -119,7 +141,7 @@ def test_a_teacher_that_saw_other_images_is_refused(
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("data.augment=true", "a teacher answers once for every image"),
+        ("data.shift=-1", "data.shift"),
         ("teacher.weight=1.5", "teacher.weight"),
         ("teacher.temperature=0", "teacher.temperature"),
     ],

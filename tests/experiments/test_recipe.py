@@ -151,3 +151,8 @@ def test_an_override_without_a_value_takes_a_setting_away() -> None:
     assert recipe.optimizer.gate_lr is None
     with pytest.raises(UserError, match=r"lacks 'method\.name'"):
         load_recipe("mlp-l0-best", ["method.name="])
+
+
+def test_images_move_in_one_way() -> None:
+    with pytest.raises(UserError, match="augment moves images already"):
+        load_recipe("mlp-l0-arm", ["data.augment=true", "data.shift=2"])

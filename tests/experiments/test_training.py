@@ -214,6 +214,7 @@ def test_the_checkpoint_of_another_network_is_refused(
         ),
         (("method.lam=[1, 2]",), "lam has 2 entries, but there are 3 groups"),
         (("data.limit=100000",), "data.limit is 100000, but 'mnist-mini' has 8000 images"),
+        (("data.shift=28",), "data.shift is 28, but images of 'mnist-mini' are 28 x 28"),
         (("model.name=wide-resnet",), "wide-resnet takes images of 3 x 32 x 32, but 'mnist-mini'"),
     ],
 )

@@ -1,6 +1,6 @@
 """Data sets by name, checked before use, whole in memory; and the way from them to batches."""
 
-from l0arm.data.batches import PREPROCESS, Preprocess, batches, crop_and_flip, to_float
+from l0arm.data.batches import PREPROCESS, Preprocess, batches, crop_and_flip, shift, to_float
 from l0arm.data.dataset import Dataset
 from l0arm.data.errors import DataError
 from l0arm.data.loading import DATASETS, load_dataset
@@ -17,5 +17,6 @@ __all__ = [
     "crop_and_flip",
     "load_dataset",
     "mnist_mini",
+    "shift",
     "to_float",
 ]

@@ -7,7 +7,7 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
-__all__ = ["PREPROCESS", "Preprocess", "batches", "crop_and_flip", "to_float"]
+__all__ = ["PREPROCESS", "Preprocess", "batches", "crop_and_flip", "shift", "to_float"]
 
 
 def batches(n: int, size: int, generator: torch.Generator | None = None) -> Iterator[Tensor]:
@@ -75,22 +75,42 @@ def crop_and_flip(images: Tensor, generator: torch.Generator | None = None, pad:
     """A random window of each image enlarged by ``pad`` on all sides, mirrored with probability ½.
 
     The border is a reflection of the image without its edge pixel, as in Wide ResNet's code
-    (``padding_mode='reflect'``), where others pad with zeros. The whole batch is one gather, on any
-    dtype and device; the random numbers are drawn on the generator's device.
+    (``padding_mode='reflect'``), where others pad with zeros.
     """
-    count, channels, height, width = images.shape
+    rows, columns = _windows(images, generator, pad)
+    source = generator.device if generator is not None else torch.device("cpu")
+    mirrored = torch.randint(2, (len(images), 1), generator=generator, device=source).bool()
+    columns = torch.where(mirrored.to(images.device), columns.flip(1), columns)
+    return _gathered(images, rows, columns)
+
+
+def shift(images: Tensor, generator: torch.Generator | None = None, pixels: int = 1) -> Tensor:
+    """Each image moved by up to so many pixels up or down and to a side; borders are reflected."""
+    return _gathered(images, *_windows(images, generator, pixels))
+
+
+def _windows(images: Tensor, generator: torch.Generator | None, pad: int) -> tuple[Tensor, Tensor]:
+    """Rows and columns of each image that a random window shows, from -pad to +pad off the image.
+
+    The random numbers are drawn on the generator's device.
+    """
+    height, width = images.shape[2:]
     if not 0 <= pad < min(height, width):
         raise ValueError(
-            f"pad must be at least 0 and less than the image, {height} x {width}, but is {pad}"
+            f"images of {height} x {width} cannot move by up to {pad} pixels; give a number from 0 "
+            f"to {min(height, width) - 1}"
         )
     source = generator.device if generator is not None else torch.device("cpu")
-    # First row and column of each window, from -pad to +pad, and whether it is mirrored.
-    offsets = torch.randint(-pad, pad + 1, (2, count, 1), generator=generator, device=source)
-    mirrored = torch.randint(2, (count, 1), generator=generator, device=source).bool()
+    size = (2, len(images), 1)
+    offsets = torch.randint(-pad, pad + 1, size, generator=generator, device=source)
     top, left = offsets.to(images.device)
     rows = _reflect(top + torch.arange(height, device=images.device), height)
-    columns = _reflect(left + torch.arange(width, device=images.device), width)
-    columns = torch.where(mirrored.to(images.device), columns.flip(1), columns)
+    return rows, _reflect(left + torch.arange(width, device=images.device), width)
+
+
+def _gathered(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+    """The batch in one gather, on any dtype and device."""
+    count, channels, _, width = images.shape
     window = (rows[:, :, None] * width + columns[:, None, :]).view(count, 1, -1)
     flat = images.reshape(count, channels, -1)
     return flat.gather(2, window.expand(-1, channels, -1)).view(images.shape)

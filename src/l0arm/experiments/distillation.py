@@ -1,18 +1,21 @@
 """What a step minimises: the cross-entropy of the labels, or that beside a teacher's answers.
 
 Distillation (Hinton, Vinyals & Dean 2015): a trained network's probabilities, softened by a
-temperature T, say more about an image than its label does. The teacher answers once for all
-training images, before the first step, so learning from it costs nothing per step.
+temperature T, say more about an image than its label does. Where images stay as they are, the
+teacher answers once for all of them, before the first step, so learning from it costs nothing per
+step; images that move it has to see each time.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from functools import partial
+from typing import Protocol, cast
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from l0arm.data import Dataset, Preprocess
 from l0arm.experiments.errors import UserError
@@ -20,16 +23,24 @@ from l0arm.experiments.folder import RunFolder
 from l0arm.experiments.recipe import Recipe, TeacherSpec
 from l0arm.experiments.trained import restored
 
-
-class Criterion(Protocol):
-    """The loss of a batch, given which of the training images it has."""
-
-    def __call__(self, logits: Tensor, labels: Tensor, images: Tensor) -> Tensor: ...
+Criterion = Callable[[Tensor], Tensor]  # the loss of a batch, given the network's logits
 
 
-def of_labels(logits: Tensor, labels: Tensor, images: Tensor) -> Tensor:
+class Lesson(Protocol):
+    """What is to be learned from a batch: which training images, as they are shown, labels."""
+
+    def __call__(self, which: Tensor, x: Tensor, labels: Tensor) -> Criterion: ...
+
+
+class Teacher(Protocol):
+    """Logits for a batch: which training images they are, and as they are shown."""
+
+    def __call__(self, which: Tensor, x: Tensor) -> Tensor: ...
+
+
+def of_labels(which: Tensor, x: Tensor, labels: Tensor) -> Criterion:
     """The mean cross-entropy."""
-    return F.cross_entropy(logits, labels)
+    return partial(F.cross_entropy, target=labels)
 
 
 @dataclass(frozen=True)
@@ -39,33 +50,58 @@ class Distilled:
     T^2 keeps the size of the gradient as T changes.
     """
 
-    answers: Tensor  # the teacher's logits for all training images
+    teacher: Teacher
     temperature: float
     weight: float
 
-    def __call__(self, logits: Tensor, labels: Tensor, images: Tensor) -> Tensor:
+    def __call__(self, which: Tensor, x: Tensor, labels: Tensor) -> Criterion:
         t, w = self.temperature, self.weight
-        told = F.log_softmax(self.answers[images] / t, 1)
-        own = F.log_softmax(logits / t, 1)
-        distance = F.kl_div(own, told, reduction="batchmean", log_target=True)
-        return (1 - w) * F.cross_entropy(logits, labels) + w * t * t * distance
+        told = F.log_softmax(self.teacher(which, x) / t, 1)
+
+        def criterion(logits: Tensor) -> Tensor:
+            own = F.log_softmax(logits / t, 1)
+            distance = F.kl_div(own, told, reduction="batchmean", log_target=True)
+            return (1 - w) * F.cross_entropy(logits, labels) + w * t * t * distance
+
+        return criterion
 
 
-def criterion_of(
-    recipe: Recipe, folder: RunFolder, data: Dataset, preprocess: Preprocess
-) -> Criterion:
-    """The loss that a recipe asks for; its teacher's run lies beside the run's own."""
+@dataclass(frozen=True)
+class Remembered:
+    """A teacher's answers for all training images, which are always shown as they are."""
+
+    answers: Tensor
+
+    def __call__(self, which: Tensor, x: Tensor) -> Tensor:
+        return self.answers[which]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A teacher that looks at every batch."""
+
+    network: nn.Module
+
+    def __call__(self, which: Tensor, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            logits: Tensor = self.network(x)
+        return logits
+
+
+def lesson_of(recipe: Recipe, folder: RunFolder, data: Dataset, preprocess: Preprocess) -> Lesson:
+    """What a recipe has to be learned; its teacher's run lies beside the run's own."""
     spec = recipe.teacher
     if spec is None:
         return of_labels
-    teacher = RunFolder(folder.path.parent.parent / spec.recipe / folder.path.name)
-    _check(teacher, recipe, spec)
-    network = restored(teacher, data).trainee
-    network.train(False)
-    with torch.no_grad():
-        parts = torch.split(data.train_images, 1000)
-        answers = torch.cat([network(preprocess(part)) for part in parts])
-    return Distilled(answers, spec.temperature, spec.weight)
+    run = RunFolder(folder.path.parent.parent / spec.recipe / folder.path.name)
+    _check(run, recipe, spec)
+    network = cast(nn.Module, restored(run, data).trainee)
+    asked = Asked(network.to(data.train_images.device).eval())
+    if recipe.data.augment or recipe.data.shift:
+        return Distilled(asked, spec.temperature, spec.weight)
+    every = torch.split(torch.arange(len(data.train_images)), 1000)
+    answers = torch.cat([asked(i, preprocess(data.train_images[i])) for i in every])
+    return Distilled(Remembered(answers), spec.temperature, spec.weight)
 
 
 def _check(teacher: RunFolder, recipe: Recipe, spec: TeacherSpec) -> None:

@@ -19,6 +19,10 @@ def prepared(data: Dataset, spec: DataSpec) -> Dataset:
     if spec.limit:
         images, labels = data.train_images[: spec.limit], data.train_labels[: spec.limit]
         data = replace(data, train_images=images, train_labels=labels)
+    height, width = data.train_images.shape[2:]
+    if spec.shift >= min(height, width):
+        what = f"images of '{data.name}' are {height} x {width}"
+        raise UserError(f"data.shift is {spec.shift}, but {what}")
     return data
 
 

@@ -47,8 +47,15 @@ class DataSpec(Part):
 
     name: str
     augment: bool = False  # random crops and flips
+    shift: Annotated[int, Field(ge=0)] = 0  # training images move by up to so many pixels
     held_out: Annotated[int, Field(ge=0)] = 0
     limit: Annotated[int, Field(ge=0)] = 0  # only so many training images; 0: all
+
+    @model_validator(mode="after")
+    def _images_move_in_one_way(self) -> DataSpec:
+        if self.augment and self.shift:
+            raise ValueError("augment moves images already, and flips them; remove it, or shift")
+        return self
 
 
 class MethodSpec(Part):
@@ -131,15 +138,6 @@ class Recipe(Part):
     training: TrainingSpec = TrainingSpec()
     teacher: TeacherSpec | None = None
     paper: PaperRow | None = None
-
-    @model_validator(mode="after")
-    def _a_teacher_answers_once(self) -> Recipe:
-        if self.teacher is not None and self.data.augment:
-            raise ValueError(
-                "a teacher answers once for every image, so images must stay as they are; remove "
-                "data.augment or teacher"
-            )
-        return self
 
     @property
     def gated(self) -> bool:

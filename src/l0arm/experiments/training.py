@@ -15,11 +15,11 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from l0arm.data import Dataset, batches, crop_and_flip
+from l0arm.data import Dataset, batches, crop_and_flip, shift
 from l0arm.distributed import ProcessLost, Team, noticing_losses
 from l0arm.experiments import records
 from l0arm.experiments.device import check_scale, device_of, moved, precision_of
-from l0arm.experiments.distillation import criterion_of
+from l0arm.experiments.distillation import lesson_of
 from l0arm.experiments.errors import RunFailed
 from l0arm.experiments.files import write_json
 from l0arm.experiments.folder import RunFolder
@@ -145,7 +145,7 @@ class _Loop:
         self.data, held = without_held_out(recipe, moved(data, self.device))
         self.observer, self.saving = observer, saving
         self.preprocess = preprocess_of(data)
-        self.criterion = criterion_of(recipe, folder, self.data, self.preprocess)  # before seeding
+        self.lesson = lesson_of(recipe, folder, self.data, self.preprocess)  # before seeding
         self.session = new_session(recipe, self.data)
         self.course = Course(recipe, self.session, held, self.preprocess)
         self.meter = self._meter()
@@ -217,12 +217,13 @@ class _Loop:
         session, (share, count) = self.session, share_of(batch, self.team)
         labels = self.data.train_labels[share]
         x, outputs = self.preprocess(self._images(share, number)), []
+        criterion = self.lesson(share, x, labels)
 
         def closure() -> Tensor:
             with precision_of(self.recipe.training, self.device):
                 logits = session.trainee(x).float()
             outputs.append(logits.detach())
-            return self.criterion(logits, labels, share)
+            return criterion(logits)
 
         session.optimizer.zero_grad(set_to_none=True)
         loss = self.objective(closure, count, self._shared_generator())
@@ -235,15 +236,18 @@ class _Loop:
         return self._count(count, loss.data.item(), loss.penalty.item(), right)
 
     def _images(self, share: Tensor, number: int) -> Tensor:
-        """The images of a step, cropped and flipped if the recipe says so."""
-        images = self.data.train_images[share]
-        if not self.recipe.data.augment:
+        """The images of a step, moved and flipped if the recipe says so."""
+        images, how = self.data.train_images[share], self.recipe.data
+        if not (how.augment or how.shift):
             return images
         run, epoch = self.recipe.training.seed, self.session.epoch
         seed = ((run * 1_000_003 + epoch) * 1_000_003 + number) % 2**63
         if not self.team.first:
             seed = own_seed(run, self.team.rank, epoch, number)
-        return crop_and_flip(images, torch.Generator().manual_seed(seed))
+        generator = torch.Generator().manual_seed(seed)
+        if how.augment:
+            return crop_and_flip(images, generator)
+        return shift(images, generator, how.shift)
 
     def _shared_generator(self) -> torch.Generator | None:
         """The same in all processes at a step, if they share their draws."""
