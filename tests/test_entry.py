@@ -99,6 +99,20 @@ def test_an_unknown_method_is_answered_with_the_known_ones(model: MLP) -> None:
         sparsify(model, method="l0-amr", lam=0.1)
 
 
+@pytest.mark.parametrize(
+    ("method", "options", "message"),
+    [
+        ("l0-arm", {}, r"missing .*'lam'; its options are lam, .*; e\.g\. lam=0\.1 / N$"),
+        ("random", {"lam": 1.0}, r"unexpected .*'lam'; its options are keep, train$"),
+    ],
+)
+def test_options_that_a_method_lacks_are_told_with_those_it_has(
+    method: str, options: dict[str, float], message: str
+) -> None:
+    with pytest.raises(TypeError, match=message):
+        sparsify(MLP(), method=method, **options)
+
+
 def test_options_beside_a_method_object_are_refused(model: MLP) -> None:
     with pytest.raises(TypeError, match="l2, lam belong to a method given by name; set them where"):
         sparsify(model, method=l0_arm(0.1), lam=0.1, l2=0.2)
@@ -136,11 +150,6 @@ def test_a_single_group_is_refused(model: MLP) -> None:
     group = Group("only", 3, reads=(Slice("fc2.weight", 1),))
     with pytest.raises(TypeError, match=r"got a single Group; write groups=\[group\]"):
         sparsify(model, group, lam=0.1)  # type: ignore[arg-type]
-
-
-def test_a_missing_strength_is_asked_for(model: MLP) -> None:
-    with pytest.raises(TypeError, match=r"missing .*'lam'; e.g. sparsify\(model, method='l0-arm'"):
-        sparsify(model, method="l0-arm")
 
 
 def test_a_gate_class_is_refused(model: MLP) -> None:

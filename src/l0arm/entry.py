@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -158,6 +159,8 @@ def _named(name: str, options: dict[str, Any]) -> Method:
     try:
         return METHODS[name](**options)
     except TypeError as error:
+        accepted = list(inspect.signature(METHODS[name]).parameters)
+        example = "; e.g. lam=0.1 / N" if "lam" in accepted else ""
         raise TypeError(
-            f"method {name!r}: {error}; e.g. sparsify(model, method={name!r}, lam=0.1 / N)"
+            f"method {name!r}: {error}; its options are {', '.join(accepted)}{example}"
         ) from None

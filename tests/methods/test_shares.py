@@ -77,3 +77,30 @@ def test_a_share_of_0_leaves_a_stage_out(make: Factory, option: str) -> None:
 def test_a_stage_lasts(share: Any) -> None:
     with pytest.raises(ValueError, match="the share of stage 'tune' must be a finite number > 0"):
         Stage("tune", share)
+
+
+wrong_rates = pytest.mark.parametrize("rate", [-1, float("nan"), float("inf"), "a", None])
+
+
+@wrong_rates
+@pytest.mark.parametrize("name", ["lr", "gate_lr"])
+def test_a_stage_multiplies_rates_by_a_number(name: str, rate: Any) -> None:
+    with pytest.raises(ValueError, match=f"stage 'tune' multiplies learning rates by {name}, a "):
+        Stage("tune", **{name: rate})
+
+
+@wrong_rates
+@pytest.mark.parametrize(
+    ("make", "option"),
+    [(partial(l0_best, 0.1), "settle_lr"), (l1_filter, "retrain_lr"), (magnitude, "retrain_lr")],
+)
+def test_so_do_the_methods_that_have_such_a_stage(make: Factory, option: str, rate: Any) -> None:
+    with pytest.raises(ValueError, match="multiplies learning rates"):
+        make(**{option: rate})
+
+
+@pytest.mark.parametrize("make", [bc_gnj, bc_ghs])
+@pytest.mark.parametrize("tolerance", [-0.1, 101, float("nan"), "a"])
+def test_a_tolerance_is_in_points_of_accuracy(make: Factory, tolerance: Any) -> None:
+    with pytest.raises(ValueError, match="tolerance is how many points of accuracy"):
+        make(0.1, tolerance=tolerance)

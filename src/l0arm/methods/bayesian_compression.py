@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, cast
 
 import torch
@@ -56,6 +57,13 @@ class ChooseThresholds:
     """
 
     tolerance: float = 0.1
+
+    def __post_init__(self) -> None:
+        if not (isinstance(self.tolerance, Real) and 0 <= self.tolerance <= 100):
+            raise ValueError(
+                "tolerance is how many points of accuracy a threshold may cost, from 0 to 100; got "
+                f"{self.tolerance!r}"
+            )
 
     def __call__(self, gated: Gated, validate: Validate | None) -> None:
         if validate is None:

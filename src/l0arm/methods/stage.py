@@ -80,6 +80,12 @@ class Stage:
                 f"the share of stage '{self.name}' must be a finite number > 0, got "
                 f"{self.share!r}; leave out a stage that takes no time"
             )
+        for name, rate in (("lr", self.lr), ("gate_lr", self.gate_lr)):
+            if not (isinstance(rate, Real) and 0 <= rate < math.inf):
+                raise ValueError(
+                    f"stage '{self.name}' multiplies learning rates by {name}, a finite number >= 0"
+                    f"; got {rate!r}"
+                )
 
 
 TRAIN = (Stage("train"),)
