@@ -82,8 +82,8 @@ def test_the_random_numbers_after_a_step_are_the_same():
 
 def test_the_prefix_that_agrees_is_not_computed_again(monkeypatch):
     """LeNet-5 with decided filters: conv1 is computed once for both passes."""
-    calls, rows = [], pooled_conv._rows
-    monkeypatch.setattr(pooled_conv, "_rows", lambda x, k: calls.append(k) or rows(x, k))
+    calls, rows = [], pooled_conv.rows_of
+    monkeypatch.setattr(pooled_conv, "rows_of", lambda x, k: calls.append(k) or rows(x, k))
     step(polarised("lenet5", sharing=True), (16, 1, 28, 28), 0)
     assert len(calls) == 1
     step(polarised("lenet5", sharing=False), (16, 1, 28, 28), 0)

@@ -102,7 +102,7 @@ def _pooled(module: nn.Module, x: Tensor, variance: Tensor, of_bias: Tensor | No
     if not by_products(x, weight):
         return F.relu(F.max_pool2d(_convolution(module, x, variance, of_bias), 2))
     rows = rows_of(x, weight.shape[-1])
-    spread = convolved(rows**2, variance)
+    spread = convolved(rows * rows, variance)  # autocast on GPUs makes powers float32
     if of_bias is not None:
         spread = spread + of_bias[:, None]
     return pooled(_drawn(convolved(rows, weight), spread), bias, x)
