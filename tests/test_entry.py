@@ -102,12 +102,13 @@ def test_an_unknown_method_is_answered_with_the_known_ones(model: MLP) -> None:
 @pytest.mark.parametrize(
     ("method", "options", "message"),
     [
-        ("l0-arm", {}, r"missing .*'lam'; its options are lam, .*; e\.g\. lam=0\.1 / N$"),
-        ("random", {"lam": 1.0}, r"unexpected .*'lam'; its options are keep, train$"),
+        ("l0-arm", {}, r"missing .*'lam'; the method's options are lam, .*; e\.g\. lam=0\.1 / N$"),
+        ("l0", {"lam": 1.0, "samples": 2}, r"no option samples; .*, those of its estimator;"),
+        ("random", {"lam": 1.0}, r"unexpected .*'lam'; the method's options are keep, train$"),
     ],
 )
 def test_options_that_a_method_lacks_are_told_with_those_it_has(
-    method: str, options: dict[str, float], message: str
+    method: str, options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(TypeError, match=message):
         sparsify(MLP(), method=method, **options)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -159,8 +159,15 @@ def _named(name: str, options: dict[str, Any]) -> Method:
     try:
         return METHODS[name](**options)
     except TypeError as error:
-        accepted = list(inspect.signature(METHODS[name]).parameters)
+        accepted = _accepted(METHODS[name])
         example = "; e.g. lam=0.1 / N" if "lam" in accepted else ""
         raise TypeError(
-            f"method {name!r}: {error}; its options are {', '.join(accepted)}{example}"
+            f"method {name!r}: {error}; the method's options are {', '.join(accepted)}{example}"
         ) from None
+
+
+def _accepted(factory: Callable[..., Method]) -> list[str]:
+    """What a method can be called with; further options go to its estimator."""
+    parameters = inspect.signature(factory).parameters.values()
+    further = inspect.Parameter.VAR_KEYWORD
+    return [p.name if p.kind is not further else "those of its estimator" for p in parameters]
