@@ -11,6 +11,7 @@ import l0arm
 PUBLIC = [
     "Certificate",
     "CertificateError",
+    "Course",
     "EmptyGroupWarning",
     "Gated",
     "Group",

@@ -21,6 +21,7 @@ from l0arm.compaction import (
 from l0arm.entry import sparsify
 from l0arm.gates import HardSigmoid, ScaledSigmoid
 from l0arm.groups import EmptyGroupWarning, Gated, Group, Loss, NonFiniteLoss, Patch, Slice
+from l0arm.methods import Course
 from l0arm.metrics import architecture, expected_flops, expected_l0, prune_rate
 from l0arm.planning import Plan, PlanError, plan
 
@@ -29,6 +30,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Certificate",
     "CertificateError",
+    "Course",
     "EmptyGroupWarning",
     "Gated",
     "Group",

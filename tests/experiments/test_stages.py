@@ -95,7 +95,11 @@ def _flatten(value: Any, path: str, flat: dict[str, Any]) -> None:
 def boundaries(recipe: Recipe, digits: Dataset) -> list[int]:
     """Steps after which a run is cut: the end of the first stage, and once the last is saved."""
     _, course = session_of(recipe, digits)
-    return [2 * course.starts[1], 2 * course.starts[-1] + 2] if len(course.starts) > 1 else [5]
+    return (
+        [2 * course.timetable.starts[1], 2 * course.timetable.starts[-1] + 2]
+        if len(course.timetable.starts) > 1
+        else [5]
+    )
 
 
 @pytest.mark.parametrize("name", sorted(METHODS))

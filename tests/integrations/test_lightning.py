@@ -13,8 +13,9 @@ from torch import Tensor
 from torch.testing import assert_close
 from torch.utils.data import DataLoader, TensorDataset
 
-from l0arm import Gated, sparsify
+from l0arm import Course, Gated, sparsify
 from l0arm.integrations.lightning import GatedTraining, gates_callback
+from l0arm.methods.l0_best import Decide
 from l0arm.models import MLP
 
 lightning = pytest.importorskip("lightning", reason="needs pip install 'l0arm[integrations]'")
@@ -29,18 +30,18 @@ X = torch.rand(64, 20, generator=torch.Generator().manual_seed(0))
 Y = (X[:, 0] > 0.5).long() + 2 * (X[:, 1] > 0.5).long()
 
 
-def network() -> Gated:
+def network(method: str = "l0-arm") -> Gated:
     torch.manual_seed(0)
-    return sparsify(MLP((20, 16, 12, 4)), method="l0-arm", lam=1e-5, initial=0.8)
+    return sparsify(MLP((20, 16, 12, 4)), method=method, lam=1e-5, initial=0.8)
 
 
-def module() -> Any:
+def module(method: str = "l0-arm") -> Any:
     class Digits(GatedTraining, lightning.LightningModule):
         lr, gate_lr = 1e-2, 5e-2
 
         def __init__(self) -> None:
             super().__init__()
-            self.gated = network()
+            self.gated = network(method)
 
         def data_loss(self, batch: list[Tensor]) -> Tensor:
             x, y = batch
@@ -66,11 +67,13 @@ def loader(size: int = 16) -> DataLoader[Any]:
     return DataLoader(TensorDataset(X, Y), batch_size=size, generator=own)
 
 
-def by_hand(epochs: int) -> Gated:
-    gated = network()
+def by_hand(epochs: int, method: str = "l0-arm") -> Gated:
+    gated = network(method)
     optimizer = torch.optim.AdamW(gated.parameter_groups(1e-2, 5e-2, weight_decay=0.0))
+    course = Course(gated, optimizer, epochs)
     torch.manual_seed(3)
-    for _ in range(epochs):
+    for epoch in range(epochs):
+        course.begin(epoch)
         for x, y in zip(X.split(16), Y.split(16), strict=True):
             optimizer.zero_grad()
             gated.loss(lambda x=x, y=y: F.cross_entropy(gated(x), y)).backward()
@@ -78,17 +81,67 @@ def by_hand(epochs: int) -> Gated:
     return gated
 
 
+def same(one: Gated, two: Gated) -> bool:
+    other = two.state_dict()
+    return all(torch.equal(value, other[name]) for name, value in one.state_dict().items())
+
+
 def test_a_run_is_the_plain_loop_to_the_bit(tmp_path: Path) -> None:
     fitted, fit = module(), trainer(tmp_path, callbacks=[gates_callback()])
     torch.manual_seed(3)
     fit.fit(fitted, loader())
     expected = by_hand(2)
-    for name, parameter in fitted.gated.named_parameters():
-        assert torch.equal(parameter, dict(expected.named_parameters())[name])
+    assert same(fitted.gated, expected)
     assert 0 <= float(fit.callback_metrics["prune_rate"]) <= 100
     is_open = expected.per_group(expected.deterministic())["fc2"].count_nonzero()
     assert float(fit.callback_metrics["open/fc2"]) == is_open
     assert float(fit.callback_metrics["penalty"]) > 0
+
+
+@pytest.mark.parametrize("method", ["l0-best", "group-lasso", "sparse-vd"])
+def test_a_method_with_stages_goes_through_them(tmp_path: Path, method: str) -> None:
+    fitted = module(method)
+    torch.manual_seed(3)
+    trainer(tmp_path, max_epochs=6).fit(fitted, loader())
+    assert same(fitted.gated, by_hand(6, method))
+    assert fitted.course.stage == len(fitted.gated.method.stages) - 1
+    if method == "l0-best":
+        assert set(fitted.gated.gates.probs.tolist()) <= {0.0, 1.0}
+
+
+@pytest.mark.parametrize(("stop", "decisions"), [(3, 1), (4, 0)])
+def test_a_checkpoint_goes_on_without_entering_a_stage_again(
+    tmp_path: Path, stop: int, decisions: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 6 epochs, l0-best decides its gates before the fourth."""
+
+    class Stop(lightning.Callback):  # type: ignore[name-defined, misc]
+        def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
+            trainer.should_stop = trainer.current_epoch == stop - 1
+
+    first = trainer(tmp_path, max_epochs=6, callbacks=[Stop()])
+    first.fit(module("l0-best"), loader())
+    first.save_checkpoint(tmp_path / "cut.ckpt")
+    made, decide = [], Decide.__call__
+    monkeypatch.setattr(Decide, "__call__", lambda *args: (made.append(1), decide(*args)))
+    again = module("l0-best")
+    trainer(tmp_path, max_epochs=6).fit(again, loader(), ckpt_path=tmp_path / "cut.ckpt")
+    assert len(made) == decisions
+    assert again.course.stage == 2
+
+
+def test_without_a_number_of_epochs_stages_are_refused(tmp_path: Path) -> None:
+    endless = {"max_epochs": -1, "max_steps": 3}
+    trainer(tmp_path, **endless).fit(module(), loader())
+    with pytest.raises(ValueError, match=r"'l0-best' has stages .* \(max_epochs, num_train"):
+        trainer(tmp_path, **endless).fit(module("l0-best"), loader())
+
+
+def test_an_optimizer_without_the_gates_is_refused(tmp_path: Path) -> None:
+    fitted = module()
+    fitted.configure_optimizers = lambda: torch.optim.SGD(fitted.gated.model.parameters(), lr=0.1)
+    with pytest.raises(ValueError, match="no optimizer trains phi"):
+        trainer(tmp_path).fit(fitted, loader())
 
 
 def test_half_precision_accumulation_and_clipping_train_too(tmp_path: Path) -> None:

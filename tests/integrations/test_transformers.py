@@ -9,6 +9,7 @@ from torch.testing import assert_close
 
 from l0arm import Gated, sparsify
 from l0arm.integrations.transformers import GatedTrainerMixin, gates_callback
+from l0arm.methods.l0_best import Decide
 
 NEEDS = "needs pip install 'l0arm[integrations]'"
 transformers = pytest.importorskip("transformers", reason=NEEDS)
@@ -23,7 +24,7 @@ IDS = torch.randint(3, 50, (48, 7), generator=RANDOM)
 LABELS = (IDS[:, 0] > 25).long()
 
 
-def network() -> Gated:
+def network(method: str = "l0-arm") -> Gated:
     torch.manual_seed(0)
     config = transformers.BertConfig(
         vocab_size=50,
@@ -38,7 +39,7 @@ def network() -> Gated:
     )
     model = transformers.BertForSequenceClassification(config)
     example = {"input_ids": IDS[:2]}
-    return sparsify(model, example_kwargs=example, method="l0-arm", lam=1e-4, initial=0.9)
+    return sparsify(model, example_kwargs=example, method=method, lam=1e-4, initial=0.9)
 
 
 @pytest.fixture(scope="module")
@@ -89,6 +90,37 @@ def test_a_run_learns_logs_the_gates_and_compacts(gated: Gated, tmp_path: Path) 
     small = gated.eval().compact().eval()
     with torch.no_grad():
         assert_close(small(IDS).logits, gated(IDS).logits, rtol=1e-4, atol=1e-5)
+
+
+def test_a_method_with_stages_goes_through_them(tmp_path: Path) -> None:
+    gated = network("l0-best")
+    weights: list[float] = []
+    made = trainer(gated, tmp_path, num_train_epochs=4, lr_scheduler_type="linear")
+
+    class Watch(transformers.TrainerCallback):  # type: ignore[name-defined, misc]
+        def on_pre_optimizer_step(self, *args: Any, **kwargs: Any) -> None:
+            weights.append(gated.penalty_weight)
+
+    made.add_callback(Watch())
+    made.train()
+    assert weights == [0.0] * 3 + [pytest.approx(0.5 / 0.9)] * 3 + [0.0] * 6  # 2 epochs settle
+    assert set(gated.gates.probs.tolist()) <= {0.0, 1.0}
+    assert int(gated.extras["average"].steps) == -1  # begun, and taken
+    assert made.optimizer.param_groups[0]["lr"] == 0.0  # the scheduler's own, at its end
+
+
+def test_a_checkpoint_goes_on_without_entering_a_stage_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = {"num_train_epochs": 4, "save_strategy": "steps", "save_steps": 1}
+    trainer(network("l0-best"), tmp_path, **settings).train()
+    made, decide = [], Decide.__call__
+    monkeypatch.setattr(Decide, "__call__", lambda *args: (made.append(1), decide(*args)))
+    for step, decisions in ((6, 1), (7, 0)):  # after two whole epochs; one step into the third
+        made.clear()
+        again = trainer(network("l0-best"), tmp_path, **settings)
+        again.train(resume_from_checkpoint=str(tmp_path / f"checkpoint-{step}"))
+        assert len(made) == decisions
 
 
 def test_the_loss_of_a_step_is_the_objective(gated: Gated, tmp_path: Path) -> None:

@@ -19,7 +19,8 @@ from l0arm.experiments.recipe import Recipe
 from l0arm.experiments.session import Session
 from l0arm.groups import Gated
 from l0arm.methods import Method
-from l0arm.methods.stage import TRAIN, Stage, first_epochs
+from l0arm.methods.stage import TRAIN
+from l0arm.methods.timetable import Timetable
 
 Held = tuple[Tensor, Tensor]  # images and labels
 
@@ -47,26 +48,23 @@ class Course:
         self.gated = session.trainee if isinstance(session.trainee, Gated) else None
         self.method = self.gated.method if self.gated is not None else None
         stages = self.method.stages if isinstance(self.method, Method) else ()
-        self.stages: tuple[Stage, ...] = stages or TRAIN
         try:
-            self.starts = first_epochs(self.stages, recipe.training.epochs)
+            self.timetable = Timetable(stages or TRAIN, recipe.training.epochs)
         except ValueError as error:
             raise UserError(f"training.epochs: method '{recipe.method.name}': {error}") from None
 
     def begin(self) -> None:
         """Before an epoch: enter its stage if it is new, and set rates and penalties for it."""
         epoch = self.session.epoch
-        number = sum(epoch >= start for start in self.starts) - 1
-        while self.session.stage < number:
+        moment = self.timetable.at(epoch)
+        while self.session.stage < moment.number:
             self._enter(self.session.stage + 1)
-        start, end = [*self.starts, self.recipe.training.epochs][number : number + 2]
-        stage, progress = self.stages[number], (epoch - start) / (end - start)
-        now = self.recipe.schedule.at(epoch) * stage.anneal(progress)
-        rates = (stage.lr, stage.gate_lr)  # as Gated.parameter_groups orders them
+        now = self.recipe.schedule.at(epoch) * moment.anneal
+        rates = (moment.stage.lr, moment.stage.gate_lr)  # as Gated.parameter_groups orders them
         for group, factor in zip(self.session.optimizer.param_groups, rates, strict=False):
             group["lr"] = group["initial_lr"] * now * factor
         if self.gated is not None:
-            self.gated.penalty_weight = stage.penalty(progress)
+            self.gated.penalty_weight = moment.penalty
 
     def after_step(self) -> None:
         """What the method does with the weights and phi after the optimizer."""
@@ -76,7 +74,7 @@ class Course:
     def _enter(self, number: int) -> None:
         if self.gated is not None:
             validate = self._validate if self.held is not None else None
-            self.stages[number].enter(self.gated, validate)
+            self.timetable.stages[number].enter(self.gated, validate)
         if number:  # averages of gradients belong to the network before it
             self.session.optimizer = build_optimizer(self.recipe, self.session.trainee)
         self.session.stage = number

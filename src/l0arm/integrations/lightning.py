@@ -8,7 +8,10 @@ import torch
 from torch import Tensor
 
 from l0arm.groups import Gated
+from l0arm.methods import Course
 from l0arm.metrics import architecture, prune_rate
+
+STAGE = "l0arm_stage"
 
 
 class GatedTraining:
@@ -16,12 +19,16 @@ class GatedTraining:
 
     Lightning computes ``training_step`` inside its strategy's wrapper, so that gradients are
     averaged over processes, and multiplies the loss for half precision: nothing is special here.
+    Methods with stages have them over the trainer's ``max_epochs``. (If you write one of the hooks
+    below yourself, call ``super()``'s.)
     """
 
     gated: Gated
     lr: float = 1e-3
     gate_lr: float | None = None
     weight_decay: float = 0.0
+    course: Course
+    _entered: int | None = None  # the stage that a checkpoint was in
 
     def data_loss(self, batch: Any) -> Tensor:
         """The loss of a batch from ``self.gated(...)``; called once or twice a step."""
@@ -37,6 +44,46 @@ class GatedTraining:
         log("train_loss", loss.data.detach(), prog_bar=True)
         log("penalty", loss.penalty.detach())
         return loss.total
+
+    def on_train_start(self) -> None:
+        """Lay the method's stages over the epochs."""
+        super().on_train_start()  # type: ignore[misc]
+        trainer: Any = self.trainer  # type: ignore[attr-defined]
+        epochs = trainer.max_epochs if (trainer.max_epochs or -1) > 0 else None
+        self.course = Course(self.gated, self._optimizer(trainer.optimizers), epochs)
+        self.course.stage = self._entered
+        self.course.begin(self.current_epoch)  # type: ignore[attr-defined]
+
+    def on_train_epoch_start(self) -> None:
+        """Enter the epoch's stage if it is new; weigh rates and penalties."""
+        super().on_train_epoch_start()  # type: ignore[misc]
+        self.course.begin(self.current_epoch)  # type: ignore[attr-defined]
+
+    def on_train_end(self) -> None:
+        """The optimizer is without hooks again."""
+        super().on_train_end()  # type: ignore[misc]
+        self.course.end()
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """The stage that is entered belongs to the state of the gates."""
+        super().on_save_checkpoint(checkpoint)  # type: ignore[misc]
+        checkpoint[STAGE] = self.course.stage if hasattr(self, "course") else self._entered
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """A stage is not entered again."""
+        super().on_load_checkpoint(checkpoint)  # type: ignore[misc]
+        self._entered = checkpoint.get(STAGE)
+
+    def _optimizer(self, optimizers: list[torch.optim.Optimizer]) -> torch.optim.Optimizer:
+        """The one that trains phi."""
+        for optimizer in optimizers:
+            trained = [p for group in optimizer.param_groups for p in group["params"]]
+            if any(p is self.gated.phi for p in trained):
+                return optimizer
+        raise ValueError(
+            "no optimizer trains phi; build one from self.gated.parameter_groups(lr) in "
+            "configure_optimizers"
+        )
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """AdamW, with phi in a group of its own."""

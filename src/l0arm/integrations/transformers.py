@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from l0arm.distributed.redirection import loss_through, unwrapped
+from l0arm.methods import Course
 from l0arm.metrics import architecture, prune_rate
 
 
@@ -17,6 +18,7 @@ class GatedTrainerMixin:
 
     The model is ``sparsify(model, ...)`` of one whose outputs have a loss. Set
     ``remove_unused_columns=False`` in the arguments: the signature of a gated model names none.
+    Methods with stages have them over the epochs of the training.
     """
 
     gate_lr: float | None = None  # that of the weights
@@ -38,6 +40,7 @@ class GatedTrainerMixin:
             names = inspect.signature(inner.forward).parameters
             self.label_names = [name for name in names if "label" in name]
         self.model_accepts_loss_kwargs = False  # the loss is a mean: Trainer divides it itself
+        self.add_callback(_stages_callback())  # type: ignore[attr-defined]
 
     def compute_loss(
         self, model: nn.Module, inputs: Any, return_outputs: bool = False, **kwargs: Any
@@ -75,6 +78,29 @@ class GatedTrainerMixin:
                 [*groups, gates], settings.learning_rate, betas, settings.adam_epsilon
             )
         return self.optimizer
+
+
+def _stages_callback() -> Any:
+    """A transformers.TrainerCallback that lays the method's stages over the epochs."""
+    from transformers import TrainerCallback
+
+    class StagesCallback(TrainerCallback):
+        course: Course | None = None
+
+        def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            optimizer = kwargs["optimizer"]
+            inner = getattr(optimizer, "optimizer", optimizer)  # of accelerate's wrapper
+            self.course = Course(unwrapped(kwargs["model"]), inner, state.num_train_epochs)
+
+        def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            assert self.course is not None
+            self.course.begin(state.epoch or 0)
+
+        def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            assert self.course is not None
+            self.course.end()
+
+    return StagesCallback()
 
 
 def gates_callback() -> Any:

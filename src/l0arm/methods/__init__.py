@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from l0arm.methods.bc_ghs import bc_ghs
 from l0arm.methods.bc_gnj import bc_gnj
+from l0arm.methods.course import Course
 from l0arm.methods.generalized_dropout import generalized_dropout
 from l0arm.methods.group_lasso import group_lasso
 from l0arm.methods.l0 import l0, l0_ar, l0_arm, l0_disarm
@@ -39,6 +40,7 @@ METHODS: dict[str, Callable[..., Method]] = {
 
 __all__ = [
     "METHODS",
+    "Course",
     "Method",
     "Stage",
     "bc_ghs",

@@ -1,0 +1,98 @@
+"""A method's stages in a training loop of anybody's: begin each epoch, the optimizer does the rest.
+
+What a method wants at a step (factors for the learning rates, something done with the weights) is
+hung on ``optimizer.step()``, so that schedulers, loss scaling and trainers stay as they are.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from l0arm.groups import Gated
+from l0arm.methods.method import leave
+from l0arm.methods.stage import TRAIN, Validate
+from l0arm.methods.timetable import Timetable
+
+
+class Course:
+    """Call ``begin(epoch)`` before each epoch, from 0; nothing else in the loop changes.
+
+    It enters the method's stages (each but the first with the optimizer's averages forgotten),
+    weighs the penalties and, within ``optimizer.step()``, multiplies the learning rates and does
+    what the method does after a step. ``validate`` gives the percentage of held-out training images
+    that the network in eval mode has right, for methods that choose something on them.
+
+    A run that goes on makes a new course and begins with the epoch it is at. That epoch's stage is
+    entered if it is the stage's first and nothing of it is done: of an epoch that was cut, give a
+    fraction (7.5).
+    """
+
+    def __init__(
+        self,
+        gated: Gated,
+        optimizer: torch.optim.Optimizer,
+        epochs: int | None,
+        *,
+        validate: Validate | None = None,
+    ) -> None:
+        method = gated.method
+        stages = getattr(method, "stages", TRAIN)
+        if epochs is None and stages != TRAIN:
+            raise ValueError(
+                f"method '{getattr(method, 'name', method)}' has stages "
+                f"({', '.join(stage.name for stage in stages)}), which are shares of the epochs; "
+                "tell how many there will be (max_epochs, num_train_epochs)"
+            )
+        self.gated, self.optimizer, self.validate = gated, optimizer, validate
+        self.timetable = Timetable(stages, 1 if epochs is None else epochs)
+        self.endless = epochs is None
+        self.stage: int | None = None  # the last one entered; unknown before the first epoch
+        self._after_step = getattr(method, "after_step", leave)
+        self._factors = (1.0, 1.0)  # for the weights, for phi and the method's own parameters
+        self._rates: list[Any] = []  # of the optimizer, while a step multiplies them
+        self._hooks = (
+            optimizer.register_step_pre_hook(self._before),
+            optimizer.register_step_post_hook(self._after),
+        )
+
+    def begin(self, epoch: float) -> None:
+        """Before an epoch: enter its stage if it is new, and weigh rates and penalties for it."""
+        moment = self.timetable.at(0 if self.endless else math.floor(epoch))
+        if self.stage is None:
+            entered = epoch > self.timetable.starts[moment.number]
+            self.stage = moment.number if entered else moment.number - 1
+        while self.stage < moment.number:
+            self._enter(self.stage + 1)
+        self._factors = (moment.stage.lr * moment.anneal, moment.stage.gate_lr * moment.anneal)
+        self.gated.penalty_weight = moment.penalty
+
+    def end(self) -> None:
+        """Take the hooks off the optimizer."""
+        for hook in self._hooks:
+            hook.remove()
+
+    def _enter(self, number: int) -> None:
+        self.timetable.stages[number].enter(self.gated, self.validate)
+        if number:  # averages of gradients belong to the network before it
+            self.optimizer.state.clear()
+        self.stage = number
+
+    def _before(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        self._restore()  # a step that failed has not
+        self._rates = [group["lr"] for group in optimizer.param_groups]
+        own = {id(p) for p in (self.gated.phi, *self.gated.extras.parameters())}
+        for group in optimizer.param_groups:
+            of_gates = any(id(p) in own for p in group["params"])
+            group["lr"] = group["lr"] * self._factors[of_gates]
+
+    def _after(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        self._after_step(self.gated, optimizer)
+        self._restore()
+
+    def _restore(self) -> None:
+        for group, rate in zip(self.optimizer.param_groups, self._rates, strict=False):
+            group["lr"] = rate
+        self._rates = []
