@@ -297,3 +297,32 @@ def test_a_method_without_probabilities_is_refused() -> None:
 def test_shrink_refuses_to_lose_a_budget() -> None:
     with pytest.raises(ValueError, match="shrink cannot carry a budget over"):
         l0arm.shrink(small())
+
+
+def test_a_budget_of_everything_closes_nothing() -> None:
+    gated = l0arm.sparsify(MLP((20, 16, 3)), budget="100%", initial=0.9)
+    fit_threshold(gated)
+    assert l0arm.architecture(gated) == "20-16"
+    gated.phi.data.fill_(0.3)  # all alike
+    fit_threshold(gated)
+    assert l0arm.architecture(gated) == "20-16"
+
+
+def test_gates_that_no_threshold_closes_are_told() -> None:
+    gated = l0arm.sparsify(MLP((20, 16, 3)), method="l0-hc", budget="40%")
+    with pytest.raises(ValueError, match=r"no threshold makes the network fit .* <= 40.0 %"):
+        fit_threshold(gated)
+    assert gated.threshold == 0.5
+    gated.phi.data[:8] = gated.phi.data[20:30] = -5.0  # closed by themselves: now it fits
+    fit_threshold(gated)
+    assert l0arm.architecture(gated) == "12-6"
+
+
+def test_the_multiplier_is_kept_precise_in_half_precision() -> None:
+    gated = small().bfloat16()
+    assert isinstance(gated.budget, Budget)
+    gated.budget.integral.fill_(8.0)
+    before = gated.budget.integral.clone()
+    gated.budget.steps.fill_(10_000)
+    gated.budget.ascend(torch.ones(len(gated.phi)))  # by less than a step of bfloat16 at 8
+    assert 0 < float(gated.budget.integral - before) < 2**-5

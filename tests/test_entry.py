@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from l0arm import Group, HardSigmoid, Plan, Slice, certified, plan, save, shrink, sparsify
 from l0arm.estimators import ARM, DisARM
 from l0arm.gates import Bernoulli
-from l0arm.methods import l0_arm
+from l0arm.methods import METHODS, l0_arm
 from l0arm.models import MLP
 from l0arm.penalties import L0, L2
 
@@ -241,3 +241,41 @@ def test_an_example_is_tried_on_a_copy() -> None:
     model.fc1.register_forward_hook(lambda module, *_: seen.append(module))
     sparsify(model, model.groups(), lam=0.1, example_inputs=torch.randn(3, 4))
     assert model.fc1 not in seen
+
+
+@pytest.mark.parametrize("name", ["sparse-vd", "bc-gnj", "bc-ghs"])
+def test_a_threshold_of_the_methods_own_reaches_it(name: str) -> None:
+    gated = sparsify(MLP((6, 5, 3)), method=name, lam=1e-5, threshold=-4.0)
+    own = gated.method.after_step.threshold if name == "sparse-vd" else gated.phi[:, -1]
+    assert torch.as_tensor(own).eq(-4.0).all()
+    assert gated.threshold == 0.5
+    with pytest.raises(ValueError, match="threshold must be a finite number; got 'high'"):
+        sparsify(MLP((6, 5, 3)), method=name, lam=1e-5, threshold="high")
+    with pytest.raises(ValueError, match="threshold must be a finite number; got nan"):
+        sparsify(MLP((6, 5, 3)), method=name, lam=1e-5, threshold=float("nan"))
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("l1-filter", {"keep": [0.5, 0.2]}, "keep has 2 entries, but there are 3 groups"),
+        ("random", {"keep": [0.5, 0.2]}, "keep has 2 entries, but there are 3 groups"),
+        ("magnitude", {"keep": {"fc1": 0.5, "nope": 0.5}}, r"keep names the groups \['fc1', 'nope"),
+        ("group-lasso", {"lam": [0.5, 0.2]}, "lam has 2 entries, but there are 3 groups"),
+        ("sparse-vd", {"lam": 0.1, "warm_up": 0.1}, r"two points .* \(0.025, 0.1\); got 0.1"),
+        ("bc-gnj", {"lam": 0.1, "warm_up": "x"}, "warm_up is a share of the stage.*got 'x'"),
+        ("bc-ghs", {"lam": 0.1, "scale": float("inf")}, "must be > 0, and finite; got inf"),
+    ],
+)
+def test_options_that_do_not_fit_are_told_before_the_training(
+    name: str, options: dict[str, Any], message: str
+) -> None:
+    model = MLP((6, 5, 4, 3))
+    with pytest.raises(ValueError, match=message):
+        sparsify(model, method=name, **options)
+    assert sparsify(model, method="l0-disarm", lam=0.1)  # it is as it was
+
+
+@pytest.mark.parametrize("name", ["bc-gnj", "bc-ghs"])
+def test_without_a_warm_up_the_penalty_counts_at_once(name: str) -> None:
+    assert METHODS[name](0.1, warm_up=0).stages[0].penalty(0.0) == 1.0

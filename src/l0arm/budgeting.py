@@ -87,22 +87,13 @@ def _check_share(share: float, amount: Amount, cost: ExpectedCost, what: str) ->
 
 def _check_reachable(gated: Gated, cost: ExpectedCost, share: float, what: str) -> None:
     """Refuse what the floors of the groups, and the layers without gates, do not allow."""
-    least = float(cost(_only_floors(gated))) / cost.dense
+    least = cost.least(gated) / cost.dense
     if share < least:
         raise ValueError(
             f"a budget of {100 * share:.4g} % of the {NAMES[what]} cannot be reached: with as few "
             f"units open as each group allows, {100 * least:.4g} % remain; gate more layers or "
             "raise the budget"
         )
-
-
-def _only_floors(gated: Gated) -> Tensor:
-    """As many gates of each group open as must be, one at least."""
-    z = torch.zeros(gated.phi.numel())
-    for number, group in enumerate(gated.groups):
-        start = gated.layout.span(number).start
-        z[start : start + max(1, group.floor)] = 1.0
-    return z
 
 
 def _parameters(gated: Gated, inputs: Sequence[Any]) -> ExpectedCost:
@@ -150,15 +141,31 @@ def fit_threshold(gated: Gated) -> float:
     """
     if not isinstance(gated.budget, Budget):
         raise ValueError("the model has no budget; give one to sparsify(..., budget='40%')")
-    with torch.no_grad():
-        pi = gated.gates.open_probability
-    limit = gated.budget.target * gated.budget.cost.dense
-    levels = torch.unique(pi.clamp(1e-6, 1 - 1e-6)).double()  # sorted
-    between = [*((levels[1:] + levels[:-1]) / 2).tolist(), float(levels[-1])]
-    low, high = 0, len(between) - 1
+    before, candidates = gated.threshold, _thresholds(gated.gates.open_probability.detach())
+    low, high = 0, len(candidates) - 1
     while low < high:  # the cost falls as tau rises
         middle = (low + high) // 2
-        fits = float(gated.budget.cost((pi > between[middle]).to(pi))) <= limit
-        low, high = (low, middle) if fits else (middle + 1, high)
-    gated.threshold = between[low]
-    return float(between[low])
+        low, high = (low, middle) if _fits(gated, candidates[middle]) else (middle + 1, high)
+    if not _fits(gated, candidates[low]):
+        gated.threshold = before
+        raise ValueError(
+            f"no threshold makes the network fit the budget, {gated.budget.extra_repr()}: gates "
+            "that are open for sure or close by themselves (l0-hc) heed none, and floors keep "
+            "units open; train longer, or with a higher gate_lr"
+        )
+    return candidates[low]
+
+
+def _thresholds(pi: Tensor) -> list[float]:
+    """All that matter, from one below every gate to one above them, sorted."""
+    levels = torch.unique(pi.clamp(1e-6, 1 - 1e-6)).double()
+    between = ((levels[1:] + levels[:-1]) / 2).tolist()
+    return [float(levels[0]) / 2, *between, float(levels[-1])]
+
+
+def _fits(gated: Gated, tau: float) -> bool:
+    """Whether the network left by tau fits the budget; sets ``gated.threshold``."""
+    assert isinstance(gated.budget, Budget)
+    gated.threshold = tau
+    left = (gated.deterministic() != 0).to(gated.phi)
+    return float(gated.budget.cost(left)) <= gated.budget.target * gated.budget.cost.dense

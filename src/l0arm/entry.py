@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from l0arm.budgeting import BudgetLike, budget_for
+from l0arm.gates.threshold import DEFAULT_TAU
 from l0arm.groups import Gated, Group
 from l0arm.groups.example import Example
 from l0arm.groups.gated import Execution
@@ -30,7 +31,7 @@ def sparsify(
     initial: float | None = None,
     budget: BudgetLike | None = None,
     execution: Execution = "sliced",
-    threshold: Threshold = 0.5,
+    threshold: Threshold | None = None,
     sharing: bool = True,
     generator: torch.Generator | None = None,
     **options: Any,
@@ -46,6 +47,8 @@ def sparsify(
     ``{"flops": "30%"}``, or an amount, ``{"flops": 2e8}``, for the example inputs. With
     ``{"latency": "50%"}`` or ``{"latency": "0.8 ms"}`` layers are timed on this machine.
     ``method`` is a Method or its name in METHODS, then with its options (``lam=...``).
+    ``threshold`` is tau of Eq. 14 (1/2 if not given), or that of a method named here that has a
+    threshold of its own.
     ``sharing`` computes once what both evaluations of a step have in common (the same result).
     The model is used, not copied: it gets forward hooks, its parameters stay its own. If anything
     is refused, the model is as it was.
@@ -62,6 +65,8 @@ def sparsify(
     _refuse_plans_options(options)
     if budget is not None and isinstance(method, str):
         options.setdefault("lam", 0.0)
+    if isinstance(method, str) and "threshold" in _accepted(METHODS.get(method, Method)):
+        options, threshold = _with(options, threshold=threshold), None
     method = _method(method, options)
     with undone_if_refused(model):
         found, outputs = _groups(model, groups, example_inputs, example_kwargs)
@@ -72,7 +77,7 @@ def sparsify(
             found,
             method,
             execution=execution,
-            threshold=threshold,
+            threshold=DEFAULT_TAU if threshold is None else threshold,
             sharing=sharing,
             generator=generator,
         )
@@ -81,6 +86,11 @@ def sparsify(
         if budget is not None:
             gated.budget = budget_for(gated, budget, _listed(example_inputs))
     return gated
+
+
+def _with(options: Mapping[str, Any], **given: Any) -> dict[str, Any]:
+    """The options, with those that are given."""
+    return {**options, **{name: value for name, value in given.items() if value is not None}}
 
 
 def _listed(inputs: Sequence[Any] | Any) -> Sequence[Any]:

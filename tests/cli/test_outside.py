@@ -35,6 +35,9 @@ def test_the_method_of_the_page_trains_and_is_evaluated(toy: Cli, tmp_path: Path
     assert recipe["method"] == {"name": NAME, "lam": 0.5, "options": {}}
     facts = json.loads(toy(f"evaluate {RUN} --method {NAME} --json").out)
     assert facts["largest_difference"] < 1e-5
+    for command in (f"sweep {RUN} --threshold 0.5", f"export {RUN} --out small.pt2"):
+        ended = toy(f"{command} --method {NAME}")
+        assert ended.code == 0, ended.err
 
 
 def test_a_run_never_imports_by_itself(toy: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

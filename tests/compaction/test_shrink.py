@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from l0arm import Gated, Group, HardSigmoid, Slice, architecture, shrink, sparsify
+from l0arm.models import MLP
 
 NETWORKS = ["mlp", "lenet5", "wrn"]
 
@@ -177,3 +178,13 @@ def test_a_group_keeps_as_many_units_as_its_floor() -> None:
     smaller = shrink(gated)
     assert smaller.phi.tolist() == [-2.0, -1.5, -1.0]
     assert smaller.groups[0].floor == 3
+
+
+def test_what_was_set_on_the_gates_goes_along() -> None:
+    gated = sparsify(MLP((6, 5, 3)), lam=1e-3)
+    gated.penalty_weight, gated.averaged_elsewhere, gated.width_multiple = 0.25, True, 2
+    gated.phi.data[6] = -10.0
+    smaller = shrink(gated)
+    assert smaller is not gated
+    assert (smaller.penalty_weight, smaller.averaged_elsewhere) == (0.25, True)
+    assert smaller.width_multiple == 2

@@ -1,5 +1,6 @@
 """Recipes are the paper's settings, and mistakes in them are told in a sentence."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -98,6 +99,8 @@ def test_milestones_and_steps_multiply() -> None:
         ("optimizer.lr=nan", "'optimizer.lr'"),
         ("model.depth=16", "'model': mlp has no depth; remove it"),
         ("model.name=vgg", "'model.name': input should be 'mlp', 'lenet5' or 'wide-resnet'"),
+        ("optimizer.momentum=0.9", "'optimizer': adam has no momentum; remove it, or name sgd"),
+        ("paper.tabel=2", "unknown field 'paper.tabel'; did you mean 'table'?"),
         ("training.epochs", "write table.field=value"),
         ("title.x=1", "'title' in 'title.x=1' is a value, not a table"),
     ],
@@ -107,6 +110,24 @@ def test_a_mistake_is_told_in_a_sentence(override: str, message: str) -> None:
         load_recipe("mlp-l0-arm", [override])
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "override", "message"),
+    [
+        (
+            "mlp-l0-best",
+            "teacher.temprature=2",
+            "'teacher.temprature'; did you mean 'temperature'?",
+        ),
+        ("mlp-dense", "method.lam=5", "'method': dense has neither lam nor options; remove them"),
+        ("mlp-dense", "method.options.k=1", "'method': dense has neither lam nor options"),
+        ("mlp-dense", "optimizer.gate_lr=0.1", "recipe 'mlp-dense': a dense network has no gates"),
+    ],
+)
+def test_settings_without_an_effect_are_refused(recipe: str, override: str, message: str) -> None:
+    with pytest.raises(UserError, match=re.escape(message)):
+        load_recipe(recipe, [override])
 
 
 def test_an_unknown_recipe_is_answered_with_the_nearest_names() -> None:

@@ -1,9 +1,12 @@
 """Widths rounded up re-open the most probable gates, and nothing else changes."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 import l0arm
+from l0arm import sparsify
 from l0arm.groups import Gated
 from l0arm.methods import METHODS
 from l0arm.models import MLP
@@ -72,3 +75,25 @@ def test_every_method_compacts_at_a_rounded_width(name: str) -> None:
     gated.width_multiple = 4
     x = torch.rand(5, 12, dtype=torch.float64)
     assert float((gated.compact()(x) - gated(x)).detach().abs().max()) < 1e-10
+
+
+@pytest.mark.parametrize("floor", [0, 4])
+def test_reopened_gates_of_bayesian_methods_are_the_likeliest_and_have_their_value(
+    floor: int,
+) -> None:
+    model = MLP((6, 8, 3))
+    inputs, hidden = model.groups()
+    gated = sparsify(model, [inputs, replace(hidden, floor=floor)], method="bc-gnj", lam=0.0)
+    gated.phi.data[:, 0] = 0.75  # mu
+    gated.phi.data[:, 1] = -9.0
+    gated.phi.data[6:, 1] = torch.tensor([1.0, 0.0, -1.0, -3.4, -3.3, -2.0, -3.2, -9.0])
+    z = gated.deterministic(1 if floor else 4)[6:]
+    assert z.tolist() == [0.0, 0.0, 0.0, 0.75, 0.75, 0.0, 0.75, 0.75]
+
+
+def test_reopened_gates_of_sbp_are_the_likeliest() -> None:
+    gated = sparsify(MLP((6, 8, 3)), method="sbp", lam=0.0)
+    gated.phi.data[6:, 1] = torch.tensor([1.0, 4.0, 3.5, 1.5, 3.0, 2.5, 2.0, -5.0])
+    z = gated.deterministic(4)[6:]
+    assert z.nonzero().flatten().tolist() == [0, 3, 6, 7]
+    assert float(z[0]) > float(z[3]) > float(z[6]) > 0.1

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from l0arm import architecture, prune_rate, sparsify
+from l0arm import Group, Slice, architecture, prune_rate, sparsify
 from l0arm.estimators import ARM
 from l0arm.methods.l0_best import Decide, l0_best
-from l0arm.models import LeNet5
+from l0arm.models import MLP, LeNet5
 from l0arm.penalties import L0
 
 
@@ -71,3 +71,45 @@ def test_shares_lie_between_0_and_1(option: str, share: float) -> None:
 def test_an_unknown_price_is_refused() -> None:
     with pytest.raises(ValueError, match="price must be 'left' or 'fixed'; got 'cheap'"):
         l0_best(0.0, price="cheap")  # type: ignore[arg-type]
+
+
+def gumbel(phi: torch.Tensor) -> torch.Tensor:
+    """At phi = -100 it is 0, and its slope 0 times infinity."""
+    return torch.exp(-torch.exp(-phi))
+
+
+def test_gates_of_another_function_are_decided_with_slopes_that_are_numbers() -> None:
+    gated = sparsify(MLP((6, 5, 3)), method=l0_best(1e-3, gate=gumbel))
+    gated.phi.data[:3] = -2.0
+    Decide()(gated, None)
+    assert gated.gates.probs.tolist()[:3] == [0.0] * 3
+    assert set(gated.gates.probs.tolist()) == {0.0, 1.0}
+    gated.loss(lambda: gated(torch.rand(4, 6)).square().mean()).backward()
+    assert gated.phi.grad is not None
+    assert gated.phi.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_decided_gates_are_exactly_0_and_1(dtype: torch.dtype) -> None:
+    gated = sparsify(MLP((6, 5, 3)), method=l0_best(0.0)).to(dtype)
+    Decide()(gated, None)
+    assert set(gated.gates.probs.tolist()) <= {0.0, 1.0}
+
+
+def test_gates_that_are_never_sure_are_refused_at_the_start() -> None:
+    def cauchy(phi: torch.Tensor) -> torch.Tensor:
+        return torch.atan(phi) / torch.pi + 0.5
+
+    with pytest.raises(ValueError, match=r"never exactly 0 and 1 .* or give settle=0"):
+        sparsify(MLP((6, 5, 3)), method=l0_best(0.0, gate=cauchy))
+    assert sparsify(MLP((6, 5, 3)), method=l0_best(0.0, gate=cauchy, settle=0)).training
+
+
+def test_gates_of_single_weights_have_no_price_in_parameters() -> None:
+    weights = [Group("w", 30, reads=(Slice("fc1.weight", None),))]
+    with pytest.raises(ValueError, match="no gate of this model takes a parameter off it"):
+        sparsify(MLP((6, 5, 3)), weights, method=l0_best(1e-3))
+    gated = sparsify(MLP((6, 5, 3)), weights, method=l0_best(1e-3, price="fixed"))
+    assert gated.penalty().item() > 0
+    with pytest.raises(ValueError, match=r"40 % of the parameters cannot be reached: .* 100 % rem"):
+        sparsify(MLP((6, 5, 3)), weights, budget="40%")

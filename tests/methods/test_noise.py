@@ -177,3 +177,46 @@ def test_noise_by_matrix_products_is_that_of_stock_operators(
         found.append([y] + [p.grad for p in gated.parameters() if p.grad is not None])
     assert len(found[0]) > 10
     torch.testing.assert_close(found[0], found[1], rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("method", ["sparse-vd", "bc-gnj", "bc-ghs"])
+def test_a_layer_with_a_forward_of_its_own_is_refused(method: str) -> None:
+    model = MLP((6, 5, 3))
+    model.fc1.forward = model.fc1.forward  # as torch.compile is put on a layer
+    with pytest.raises(ValueError, match="'fc1' has a forward of its own"):
+        sparsify(model, method=method, lam=1e-5)
+
+
+def test_a_forward_that_is_set_later_is_there_after_a_step() -> None:
+    model, calls = MLP((6, 5, 3)), []
+    gated = sparsify(model, method="sparse-vd", lam=1e-5)
+    plain = model.fc1.forward
+    model.fc1.forward = own = lambda x: (calls.append(1), plain(x))[1]
+    gated.train()(torch.rand(2, 6))
+    assert not calls  # noise is drawn in its place
+    assert vars(model.fc1)["forward"] is own
+    gated.eval()(torch.rand(2, 6))
+    assert calls == [1]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("method", ["sparse-vd", "bc-gnj", "bc-ghs"])
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_in_half_precision_the_noise_still_learns(
+    method: str, dtype: torch.dtype, when: str
+) -> None:
+    torch.manual_seed(0)
+    model = MLP((6, 5, 3))
+    gated = sparsify(model.to(dtype) if when == "before" else model, method=method, lam=1e-3)
+    gated = gated.to(dtype)
+    start = {name: p.detach().clone() for name, p in gated.extras.named_parameters()}
+    assert all(p.dtype == torch.float32 for p in start.values())
+    optimizer = torch.optim.SGD(gated.parameter_groups(1e-2, 1e-2))
+    x = torch.rand(4, 6, dtype=dtype)
+    for _ in range(3):
+        optimizer.zero_grad()
+        gated.loss(lambda: gated(x).float().square().mean()).backward()
+        optimizer.step()
+    for name, parameter in gated.extras.named_parameters():
+        assert not torch.equal(parameter, start[name])
+        assert parameter.isfinite().all()

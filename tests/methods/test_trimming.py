@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from l0arm import Gated, sparsify
+from l0arm import Gated, Group, Slice, sparsify
 from l0arm.methods.l0_best import Decide, l0_best
 from l0arm.methods.trimming import trimmed
 from l0arm.models import MLP, LeNet5
@@ -65,3 +65,19 @@ def test_a_share_of_the_parameters_is_asked_for(share: object) -> None:
 def test_without_settling_there_is_no_point_at_which_to_trim() -> None:
     with pytest.raises(ValueError, match=r"at_most=0.1 .* settle=0 .* leave at_most out"):
         l0_best(0.0, at_most=0.1, settle=0)
+
+
+def test_units_that_save_nothing_stay() -> None:
+    """Inputs that are only zeroed: the model cannot stop computing them."""
+    model = MLP((20, 16, 3))
+    masked = Group("inputs", 20, reads=(Slice("fc1.weight", 1),), initial=0.8)
+    gated = sparsify(model, [masked, model.groups()[1]], method=l0_best(0.0, at_most=0.6))
+    gated.phi.data = torch.cat([torch.linspace(0.1, 0.2, 20), torch.linspace(0.3, 0.6, 16)])
+    z = trimmed(gated, gated.deterministic(), 0.6) > 0
+    assert [int(part.sum()) for part in z.split([20, 16])] == [20, 9]
+
+
+@pytest.mark.parametrize(("model", "share"), [(MLP((12, 9, 7, 5)), 0.01), (LeNet5(), 1e-5)])
+def test_a_size_that_cannot_be_reached_is_told_at_the_start(model: MLP, share: float) -> None:
+    with pytest.raises(ValueError, match=f"at_most={share:g} cannot be reached: with as few units"):
+        sparsify(model, method=l0_best(0.0, at_most=share))

@@ -171,5 +171,5 @@ def test_several_counted_tensors_add_up_even_vectors(penalty: type) -> None:
 @every_norm
 @pytest.mark.parametrize("lam", [[0.1], {"inputs": 0.1}], ids=str)
 def test_strengths_that_do_not_fit_the_groups_are_refused(penalty: type, lam: Strength) -> None:
-    with pytest.raises(ValueError, match="give one strength for each of them"):
+    with pytest.raises(ValueError, match="give one number for each of them"):
         applied(penalty(lam), network())

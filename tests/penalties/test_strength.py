@@ -43,5 +43,5 @@ def test_a_wrong_number_of_strengths_names_the_groups() -> None:
     "lam", [{"first": 1.0}, {"first": 1.0, "third": 1.0}, {"first": 1.0, "second": 1.0, "x": 1.0}]
 )
 def test_wrong_names_are_answered_with_the_right_ones(lam: Strength) -> None:
-    with pytest.raises(ValueError, match=r"the model has \['first', 'second'\]; give one strength"):
+    with pytest.raises(ValueError, match=r"the model has \['first', 'second'\]; give one number"):
         per_group(lam, GROUPS)

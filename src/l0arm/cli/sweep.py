@@ -13,7 +13,8 @@ from l0arm import plots
 from l0arm.cli.console import say, say_json
 from l0arm.cli.deployed import Force, check_absent
 from l0arm.cli.loading import load_data
-from l0arm.cli.options import DataDir, Json, Run
+from l0arm.cli.options import DataDir, Json, OutsideMethod, Run
+from l0arm.cli.outside import use_method
 from l0arm.experiments.errors import UserError
 from l0arm.experiments.files import replacing, write_json
 from l0arm.experiments.folder import RunFolder
@@ -35,6 +36,7 @@ def sweep(
     ] = None,
     force: Force = False,
     data_dir: DataDir = None,
+    method: OutsideMethod = None,
     as_json: Json = False,
 ) -> None:
     """Draw the accuracy-cost curve of one run and mark its Pareto points (*).
@@ -49,6 +51,7 @@ def sweep(
     stem = out or run / "sweep"
     paths = [stem.with_name(stem.name + ending) for ending in (".md", ".json", ".png")]
     check_absent(paths, force=force)
+    use_method(method)
     folder = RunFolder(run)
     trained = trained_network(folder, load_data(folder.recipe().data.name, data_dir, quiet=as_json))
     points = swept(trained, trained.gated(), thresholds)

@@ -14,6 +14,11 @@ from l0arm.groups.dead import follow_dead
 from l0arm.groups.draw import Draw
 from l0arm.groups.layout import TensorCut, named_tensors, units_of
 
+CARRIED = (  # what may be set on a Gated, besides what it is made of
+    *("training", "width_multiple", "example", "outputs", "penalty_weight"),
+    *("averaged_elsewhere", "estimator", "estimator_state"),
+)
+
 
 def shrink(
     gated: Gated, *, bound: float = 1e-3, optimizer: torch.optim.Optimizer | None = None
@@ -53,9 +58,8 @@ def shrink(
         sharing=gated.sharing,
     )
     smaller.phi.data = gated.phi.detach()[keep].clone()
-    smaller.training, smaller.width_multiple = gated.training, gated.width_multiple
-    smaller.example, smaller.outputs = gated.example, gated.outputs
-    smaller.estimator, smaller.estimator_state = gated.estimator, gated.estimator_state
+    for name in CARRIED:
+        setattr(smaller, name, getattr(gated, name))
     if transfer is not None:
         transfer(small, smaller.phi)
     return smaller

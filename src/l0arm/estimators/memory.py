@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from l0arm.gates.precision import at_least_float32
+from l0arm.gates.precision import Precise
 
 
-class Memory(nn.Module):
+class Memory(Precise):
     """Named tensors as buffers: saved with the model, moved with it, unseen by its optimizer.
 
     They never fall below float32. A tensor of one entry per gate starts empty, since an estimator
@@ -37,15 +36,6 @@ class Memory(nn.Module):
             old.copy_(value.detach())  # in place: wrappers may hold on to the tensor
         else:
             setattr(self, name, value.detach().to(old))
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Memory:
-        precise = dict(self._buffers)
-        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        for name, now in self._buffers.items():
-            before = precise[name]
-            if before is not None and now is not None and now.dtype in _HALF:
-                self._buffers[name] = at_least_float32(before).to(now.device)
-        return self
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
         for name, own in self._buffers.items():

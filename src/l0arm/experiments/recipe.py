@@ -6,7 +6,7 @@ import tomllib
 from collections.abc import Iterable
 from importlib.resources import files
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -65,6 +65,12 @@ class MethodSpec(Part):
     lam: NotNegative | list[NotNegative] = 0.0
     options: dict[str, Any] = {}
 
+    @model_validator(mode="after")
+    def _dense_networks_have_no_settings(self) -> MethodSpec:
+        if self.name == "dense" and (self.lam or self.options):
+            raise ValueError("dense has neither lam nor options; remove them")
+        return self
+
 
 class OptimizerSpec(Part):
     """Adam, AdamW, or SGD with Nesterov momentum; phi has its own rate and no weight decay.
@@ -77,6 +83,12 @@ class OptimizerSpec(Part):
     gate_lr: Positive | None = None  # that of the weights
     momentum: Share = 0.0
     weight_decay: NotNegative = 0.0
+
+    @model_validator(mode="after")
+    def _only_sgd_has_momentum(self) -> OptimizerSpec:
+        if self.momentum and self.name != "sgd":
+            raise ValueError(f"{self.name} has no momentum; remove it, or name sgd")
+        return self
 
 
 class ScheduleSpec(Part):
@@ -138,6 +150,12 @@ class Recipe(Part):
     training: TrainingSpec = TrainingSpec()
     teacher: TeacherSpec | None = None
     paper: PaperRow | None = None
+
+    @model_validator(mode="after")
+    def _only_gates_have_a_rate(self) -> Recipe:
+        if not self.gated and self.optimizer.gate_lr is not None:
+            raise ValueError("a dense network has no gates; remove optimizer.gate_lr")
+        return self
 
     @property
     def gated(self) -> bool:
@@ -225,12 +243,13 @@ def _sentence(error: ValidationError, where: str) -> str:
         return f"{where} lacks '{'.'.join(path)}'; add it"
     came = "" if isinstance(first["input"], dict) else f"; got {first['input']!r}"
     what = first["msg"].removeprefix("Value error, ")
-    return f"{where}: '{'.'.join(path)}': {what[0].lower()}{what[1:]}{came}"
+    place = f"'{'.'.join(path)}': " if path else ""
+    return f"{where}: {place}{what[0].lower()}{what[1:]}{came}"
 
 
 def _fields_near(path: list[str]) -> str:
     part: Any = Recipe
     for step in path[:-1]:
         part = part.model_fields[step].annotation
-        part = part if isinstance(part, type) else PaperRow
+        part = next((kind for kind in get_args(part) if issubclass(kind, Part)), part)  # X | None
     return nearest(path[-1], part.model_fields)

@@ -29,7 +29,7 @@ class Gates(Protocol):
         ...
 
     def deterministic(self, tau: Tensor | float) -> Tensor:
-        """z-bar, the gates of the network at test time."""
+        """z-bar, the gates of the network at test time; tau = 0 takes no gate that could stay."""
         ...
 
 

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from l0arm.gates.threshold import keeps_all
+
 INITIAL_SPREAD = 0.01
 INITIAL_LOG_VARIANCE = -9.0
 THRESHOLD = -3.5  # of log alpha, before a better one is chosen (published ones: -2.8 to -5)
@@ -63,8 +65,9 @@ class GaussianGates:
         return self.rsample(generator).detach()
 
     def deterministic(self, tau: Tensor | float) -> Tensor:
-        """mu where log alpha is below the gate's own threshold; tau is of no use here."""
-        return self.mu.detach() * self.open_probability
+        """mu where log alpha is below the gate's own threshold; of tau only 0 means anything."""
+        mu = self.mu.detach()
+        return mu.clone() if keeps_all(tau) else mu * self.open_probability
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from l0arm.gates.threshold import keeps_all
+
 # Columns of phi: the means of the logarithms, the logarithms of their variances, the threshold.
 S_A, S_B, UNIT_A, UNIT_B = range(4)
 LOG_VARIANCES = 4
@@ -85,10 +87,14 @@ class HorseshoeGates:
         return self.rsample(generator).detach()
 
     def deterministic(self, tau: Tensor | float) -> Tensor:
-        """E[z] = exp(E + Var / 2) where -log mode is below the threshold; tau is of no use here."""
+        """E[z] = exp(E + Var / 2) where -log mode is below the threshold.
+
+        Of tau only 0 means anything.
+        """
         with torch.no_grad():
             exponent = self.mean_of_log + self.variance_of_log / 2
-            return exponent.clamp(max=LARGEST_EXPONENT).exp() * self.open_probability
+            mean = exponent.clamp(max=LARGEST_EXPONENT).exp()
+            return mean if keeps_all(tau) else mean * self.open_probability
 
 
 @dataclass(frozen=True)

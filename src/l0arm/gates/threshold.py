@@ -5,10 +5,25 @@ The paper leaves a tau that depends on the histogram to future work (Sec. 3.2); 
 
 from __future__ import annotations
 
+import math
+from numbers import Real
+
 import torch
 from torch import Tensor
 
 DEFAULT_TAU = 0.5
+
+
+def finite(threshold: float) -> float:
+    """A method's own threshold, which may be any number."""
+    if not (isinstance(threshold, Real) and math.isfinite(threshold)):
+        raise ValueError(f"threshold must be a finite number; got {threshold!r}")
+    return float(threshold)
+
+
+def keeps_all(tau: Tensor | float) -> bool:
+    """Whether tau is 0, which takes no gate: that is how the value of one that stays is asked."""
+    return not isinstance(tau, Tensor) and tau == 0.0
 
 
 def valley(pi: Tensor, bins: int = 20) -> float:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from l0arm.gates.family import GateFamily, Gates
+from l0arm.gates.precision import Precise
 from l0arm.gates.threshold import DEFAULT_TAU
 from l0arm.groups.check import check
 from l0arm.groups.draw import Draw
@@ -49,7 +50,8 @@ class GatingMethod(Protocol):
     """The triple that makes a sparsification method.
 
     It may also have ``extras(gated)``: modules of its own by name, trained and saved with phi. One
-    that has ``acting(gated)`` is entered, as a context, around every call of the model.
+    that has ``acting(gated)`` is entered, as a context, around every call of the model. And
+    ``check(gated)``, which raises if the method does not fit the model.
     """
 
     @property
@@ -67,7 +69,11 @@ def _none(gated: Gated) -> dict[str, nn.Module]:
     return {}
 
 
-class Gated(nn.Module):
+def _fits(gated: Gated) -> None:
+    """The check of a method that has none."""
+
+
+class Gated(Precise):
     """A model whose units are gated by ``z ~ Ber(g(phi))``.
 
     Calling it takes a fresh draw in training mode and z-bar (Eq. 14) in eval mode. ``loss`` gives
@@ -112,6 +118,7 @@ class Gated(nn.Module):
             self.extras = nn.ModuleDict(getattr(method, "extras", _none)(self))
             with torch.no_grad():
                 self.penalty()  # a strength that does not fit the groups is told now
+            getattr(method, "check", _fits)(self)
 
     def _lay_out_gates(self, device: torch.device, generator: torch.Generator | None) -> None:
         """phi at its start, what belongs to each gate, and whether the estimator can train it."""
@@ -308,17 +315,6 @@ class Gated(nn.Module):
                     EmptyGroupWarning,
                     stacklevel=4,
                 )
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Gated:
-        """Moves and casts like any module, but phi and |g| never fall below float32."""
-        precise = self.phi.detach()
-        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        if self.phi.dtype not in (torch.float32, torch.float64):
-            self.phi.data = precise.to(device=self.phi.device, dtype=torch.float32)
-            if self.phi.grad is not None:
-                self.phi.grad = self.phi.grad.float()
-            self.sizes = self.layout.sizes.to(self.phi.device)
-        return self
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
         """phi is saved by group, so that it can only be loaded into groups of the same names."""

@@ -63,7 +63,7 @@ def _missing(group: Group, is_open: int, multiple: int) -> int:
 
 def _reopen(z: Tensor, span: slice, gates: Gates, missing: int) -> None:
     """The likeliest of the closed gates get the value that no threshold would take from them."""
-    pi, values = gates.open_probability, gates.deterministic(0.0)
-    closed = torch.where(z[span] == 0, pi[span], -1.0)
+    values, tiny = gates.deterministic(0.0), torch.finfo(z.dtype).tiny
+    closed = torch.where(z[span] == 0, gates.probs[span], -1.0)
     reopened = span.start + closed.topk(missing).indices
-    z[reopened] = values[reopened].clamp(min=torch.finfo(z.dtype).tiny)
+    z[reopened] = torch.where(values == 0, tiny, values)[reopened]

@@ -11,6 +11,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from l0arm.gates.precision import at_least_float32
 from l0arm.groups import Gated
 from l0arm.methods.noise import WeightNoise
 from l0arm.methods.stage import Validate
@@ -44,7 +45,8 @@ class NormalKL:
         if "noise" not in gated.extras:
             return gated.sizes.new_zeros(())
         noise = cast(WeightNoise, gated.extras["noise"])
-        each = [standard_normal_kl(w, s).sum() for w, s in noise.log_variances(gated)]
+        pairs = ((at_least_float32(w), s) for w, s in noise.log_variances(gated))
+        each = [standard_normal_kl(w, s).sum() for w, s in pairs]
         return self.lam * sum(each[1:], each[0])
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 import torch
@@ -11,10 +13,11 @@ from torch import Tensor
 from l0arm.estimators.pathwise import Pathwise
 from l0arm.gates import Horseshoe, HorseshoeGates
 from l0arm.gates.horseshoe import S_A, S_B, THRESHOLD, UNIT_A, UNIT_B
+from l0arm.gates.threshold import finite
 from l0arm.groups import Gated
 from l0arm.methods.bayesian_compression import ChooseThresholds, NormalKL, clip_first_layer, noise
 from l0arm.methods.method import Method
-from l0arm.methods.stage import Ramp, Stage
+from l0arm.methods.stage import Stage, warmed_up
 from l0arm.penalties.kl import gamma_kl, inverse_gamma_kl
 from l0arm.penalties.strength import single
 
@@ -37,11 +40,11 @@ def bc_ghs(
     lam = single(lam, "bc-ghs")
     return Method(
         "bc-ghs",
-        Horseshoe(threshold),
+        Horseshoe(finite(threshold)),
         Pathwise(),
         (HorseshoeKL(lam, scale), NormalKL(lam)),
         stages=(
-            Stage("train", 0.9, penalty=Ramp(0.0, warm_up)),
+            Stage("train", 0.9, penalty=warmed_up(warm_up)),
             Stage("settle", 0.1, enter=ChooseThresholds(tolerance)),
         ),
         after_step=clip_first_layer,
@@ -58,8 +61,10 @@ class HorseshoeKL:
     scale: float  # b of s ~ C+(0, b), so s_a ~ Gamma(1/2, b^2)
 
     def __post_init__(self) -> None:
-        if not self.scale > 0:
-            raise ValueError(f"the scale of a half-Cauchy must be > 0; got {self.scale!r}")
+        if not (isinstance(self.scale, Real) and 0 < self.scale < math.inf):
+            raise ValueError(
+                f"the scale of a half-Cauchy must be > 0, and finite; got {self.scale!r}"
+            )
 
     def __call__(self, gated: Gated, gates: Any) -> Tensor:
         of_units, of_groups = divergences(gates, self.scale)

@@ -7,9 +7,10 @@ from torch import Tensor
 from l0arm.estimators.pathwise import Pathwise
 from l0arm.gates import Gaussian, GaussianGates
 from l0arm.gates.gaussian import THRESHOLD
+from l0arm.gates.threshold import finite
 from l0arm.methods.bayesian_compression import ChooseThresholds, NormalKL, clip_first_layer, noise
 from l0arm.methods.method import Method
-from l0arm.methods.stage import Ramp, Stage
+from l0arm.methods.stage import Stage, warmed_up
 from l0arm.penalties import GateKL
 from l0arm.penalties.kl import log_uniform_kl
 from l0arm.penalties.strength import single
@@ -32,11 +33,11 @@ def bc_gnj(
     lam = single(lam, "bc-gnj")
     return Method(
         "bc-gnj",
-        Gaussian(threshold),
+        Gaussian(finite(threshold)),
         Pathwise(),
         (GateKL(lam, divergence), NormalKL(lam)),
         stages=(
-            Stage("train", 0.9, penalty=Ramp(0.0, warm_up)),
+            Stage("train", 0.9, penalty=warmed_up(warm_up)),
             Stage("settle", 0.1, enter=ChooseThresholds(tolerance)),
         ),
         after_step=clip_first_layer,

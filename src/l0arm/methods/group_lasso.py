@@ -28,12 +28,14 @@ def group_lasso(lam: Strength, *, pretrain: float = 0.1, finetune: float = 0.2) 
     check_parts("to shrink in", pretrain=pretrain, finetune=finetune)
     before = (Stage("pretrain", pretrain, penalty=never),) if pretrain else ()
     after = (Stage("finetune", finetune, penalty=never),) if finetune else ()
+    proximal = ProximalStep(checked(lam))
     return Method(
         "group-lasso",
         Fixed(),
         Deterministic(),
         stages=(*before, Stage("shrink", 1 - pretrain - finetune, penalty=always), *after),
-        after_step=ProximalStep(checked(lam)),
+        after_step=proximal,
+        check=proximal.check,
     )
 
 
@@ -48,6 +50,10 @@ class ProximalStep:
     """
 
     lam: Strength
+
+    def check(self, gated: Gated) -> None:
+        """Strengths that do not fit the groups are told before the training."""
+        per_group(self.lam, gated.groups)
 
     def __call__(self, gated: Gated, optimizer: torch.optim.Optimizer) -> None:
         if not gated.penalty_weight:

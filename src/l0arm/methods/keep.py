@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -26,7 +27,17 @@ def checked_keep(keep: Strength) -> Strength:
 
 def shares(keep: Strength, gated: Gated) -> list[float]:
     """The share of each group, in order."""
-    return per_group(keep, gated.groups)
+    return per_group(keep, gated.groups, "keep")
+
+
+@dataclass(frozen=True)
+class OnePerGroup:
+    """Refuses shares that do not fit the groups of a model, before it is trained."""
+
+    keep: Strength
+
+    def __call__(self, gated: Gated) -> None:
+        shares(self.keep, gated)
 
 
 def largest(values: Tensor, share: float) -> Tensor:

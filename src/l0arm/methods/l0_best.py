@@ -20,8 +20,8 @@ from l0arm.methods.driving import estimator_for
 from l0arm.methods.l0 import GateLike, l0
 from l0arm.methods.method import Extras, Method
 from l0arm.methods.shares import check_shares
-from l0arm.methods.stage import Enter, Ramp, Stage, Validate, always, half_cosine, never
-from l0arm.methods.trimming import trimmed
+from l0arm.methods.stage import Enter, Stage, Validate, half_cosine, never, warmed_up
+from l0arm.methods.trimming import check_reachable, trimmed
 from l0arm.methods.weight_average import (
     add_to_average,
     begin_average,
@@ -32,7 +32,7 @@ from l0arm.penalties.parameters import Parameters, parameter_count
 
 Price = Literal["left", "fixed"]
 
-SURE = 100.0  # phi of a decided gate: sigmoid(-7 * 100) is 0
+SURE = (100.0, *(2.0**n for n in range(9)))  # |phi| of a decided gate: sigmoid(-7 * 100) is 0
 LAST = 0.01  # of the settling is for its mean: one epoch, unless there are hundreds
 
 
@@ -66,13 +66,15 @@ def l0_best(
     """
     check_shares(warm_up=warm_up, settle=settle)
     _check_size(at_most, settle)
-    learn = Stage("learn", 1 - settle, penalty=Ramp(0.0, warm_up) if warm_up else always)
+    learn = Stage("learn", 1 - settle, penalty=warmed_up(warm_up))
     estimator = estimator_for(l0_best, estimator, options)
     method = _priced(l0(lam, estimator=estimator, gate=gate, name="l0-best"), lam, price)
     method = replace(method, stages=(learn,))
     if not settle:
         return method
-    fixed = Stage("settle", settle, enter=Decide(at_most), lr=settle_lr, gate_lr=0.0, penalty=never)
+    decide = Decide(at_most)
+    method = replace(method, check=decide.check)
+    fixed = Stage("settle", settle, enter=decide, lr=settle_lr, gate_lr=0.0, penalty=never)
     if not average:
         return replace(method, stages=(learn, replace(fixed, anneal=half_cosine)))
     return _averaged(method, fixed)
@@ -132,11 +134,38 @@ class Decide:
 
     at_most: float = 1.0
 
+    def check(self, gated: Gated) -> None:
+        """What cannot be decided is told before the training, not in the middle of it."""
+        surely(gated)
+        check_reachable(gated, self.at_most)
+
     def __call__(self, gated: Gated, validate: Validate | None) -> None:
+        sure = surely(gated)
         with torch.no_grad():
             alive = follow_dead(gated.layout, gated.deterministic())
             alive = trimmed(gated, alive, self.at_most)
-            gated.phi.copy_(torch.where(alive > 0, SURE, -SURE))
+            gated.phi.copy_(torch.where(alive > 0, sure, -sure))
+
+
+def surely(gated: Gated) -> float:
+    """A |phi| at which g is exactly 0 and 1, with slopes that are numbers.
+
+    >>> from l0arm.entry import sparsify
+    >>> from l0arm.models import MLP
+    >>> surely(sparsify(MLP((3, 2)), method=l0_best(0.0)))
+    100.0
+    """
+    for sure in SURE:
+        phi = gated.phi.new_tensor([-sure, sure]).requires_grad_()
+        with torch.enable_grad():
+            probs = gated.method.gate(phi).probs
+            (slopes,) = torch.autograd.grad(probs.sum(), phi)
+        if probs.tolist() == [0.0, 1.0] and bool(slopes.isfinite().all()):
+            return sure
+    raise ValueError(
+        "l0-best ends with gates that are open or closed for sure, but this gate function is never "
+        "exactly 0 and 1 (tried: phi up to 256); clamp it, e.g. HardSigmoid(), or give settle=0"
+    )
 
 
 @dataclass(frozen=True)

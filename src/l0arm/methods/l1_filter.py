@@ -11,7 +11,7 @@ from l0arm.gates import Fixed
 from l0arm.groups import Gated
 from l0arm.groups.layout import named_tensors
 from l0arm.methods.alive import alive_units
-from l0arm.methods.keep import checked_keep, largest, shares
+from l0arm.methods.keep import OnePerGroup, checked_keep, largest, shares
 from l0arm.methods.method import Method
 from l0arm.methods.shares import check_shares
 from l0arm.methods.stage import Stage, Validate
@@ -32,6 +32,7 @@ def l1_filter(*, keep: Strength = 0.5, train: float = 0.5, retrain_lr: float = 1
         Fixed(),
         Deterministic(),
         stages=(*before, Stage("retrain", 1 - train, enter=PruneUnits(keep), lr=retrain_lr)),
+        check=OnePerGroup(keep),
     )
 
 

@@ -14,7 +14,7 @@ from l0arm.gates import Fixed
 from l0arm.groups import Gated
 from l0arm.groups.layout import named_tensors
 from l0arm.methods.alive import alive_units
-from l0arm.methods.keep import checked_keep, largest, shares
+from l0arm.methods.keep import OnePerGroup, checked_keep, largest, shares
 from l0arm.methods.method import Method
 from l0arm.methods.shares import check_shares
 from l0arm.methods.stage import Stage, Validate
@@ -47,6 +47,7 @@ def magnitude(
         stages=(*before, *cuts),
         after_step=mask_again,
         extras=masks,
+        check=OnePerGroup(keep),
     )
 
 

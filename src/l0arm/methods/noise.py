@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from l0arm.gates.precision import at_least_float32
+from l0arm.gates.precision import Precise, at_least_float32
 from l0arm.groups import Gated
 from l0arm.groups.layout import named_tensors
 from l0arm.groups.slicing import theta
@@ -29,7 +29,7 @@ TINY = 1e-8  # under the square root, whose slope at 0 is infinite
 Layer = Callable[[nn.Module, Tensor, Tensor, Tensor | None], Tensor]
 
 
-class WeightNoise(nn.Module):
+class WeightNoise(Precise):
     """log sigma^2 of every weight of every linear and convolutional layer (and of its biases)."""
 
     def __init__(self, gated: Gated, initial: float, *, biases: bool = False) -> None:
@@ -42,11 +42,11 @@ class WeightNoise(nn.Module):
             module = gated.model.get_submodule(name)
             for key, tensor in module.named_parameters(recurse=False):
                 if key == "weight" or biases:
-                    start = torch.full_like(tensor.detach(), initial)
+                    start = torch.full_like(at_least_float32(tensor.detach()), initial)
                     self.register_parameter(key_of(f"{name}.{key}"), nn.Parameter(start))
 
     def log_variances(self, gated: Gated) -> Iterator[tuple[Tensor, Tensor]]:
-        """Every noisy tensor of the model with its log sigma^2."""
+        """Every noisy tensor of the model with its log sigma^2 (never in half precision)."""
         for name in self.layers:
             for key, tensor in gated.model.get_submodule(name).named_parameters(recurse=False):
                 log_variance = self._parameters.get(key_of(f"{name}.{key}"))
@@ -56,24 +56,31 @@ class WeightNoise(nn.Module):
     @contextmanager
     def acting(self, gated: Gated) -> Iterator[None]:
         """While this lasts, the layers of a network in training draw noisy outputs."""
-        modules = {name: gated.model.get_submodule(name) for name in self.layers}
         if not gated.training:
             yield
             return
+        modules = {name: gated.model.get_submodule(name) for name in self.layers}
+        before = {name: vars(module).get("forward") for name, module in modules.items()}
         for name, module in modules.items():
-            module.__dict__["forward"] = partial(self._forward, gated, name, module)
+            vars(module)["forward"] = partial(self._forward, gated, name, module)
         try:
             yield
         finally:
-            for module in modules.values():
-                del module.__dict__["forward"]
+            for name, module in modules.items():
+                if before[name] is None:
+                    del vars(module)["forward"]
+                else:
+                    vars(module)["forward"] = before[name]
 
     def _forward(self, gated: Gated, name: str, module: nn.Module, x: Tensor) -> Tensor:
-        variance = self._variance(gated, f"{name}.weight")
-        assert variance is not None
-        return LAYERS[type(module)](module, x, variance, self._variance(gated, f"{name}.bias"))
+        weight = cast(Tensor, module.weight)
+        of_weight, of_bias = (
+            self._variance(gated, f"{name}.{key}", weight.dtype) for key in ("weight", "bias")
+        )
+        assert of_weight is not None
+        return LAYERS[type(module)](module, x, of_weight, of_bias)
 
-    def _variance(self, gated: Gated, name: str) -> Tensor | None:
+    def _variance(self, gated: Gated, name: str, dtype: torch.dtype) -> Tensor | None:
         """sigma^2, cut and scaled by the draw in force as the tensor itself is."""
         log_variance = self._parameters.get(key_of(name))
         if log_variance is None:
@@ -82,7 +89,7 @@ class WeightNoise(nn.Module):
         spec, draw = gated.layout.tensors.get(name), gated.engine.draw_now()
         if spec is not None and draw is not None:
             sigma = theta(sigma, spec, draw)  # z multiplies a standard deviation, not a variance
-        return sigma**2
+        return (sigma**2).to(dtype)
 
 
 def _linear(module: nn.Module, x: Tensor, variance: Tensor, of_bias: Tensor | None) -> Tensor:
@@ -133,4 +140,11 @@ def _refuse_unknown(gated: Gated) -> None:
             raise ValueError(
                 f"noise on the weight '{name}' of a {type(module).__name__} is not known; this "
                 f"method treats {kinds}; leave the layer out of the groups, or use 'l0-disarm'"
+            )
+    for name, module in gated.model.named_modules():
+        if type(module) in LAYERS and "forward" in vars(module):
+            raise ValueError(
+                f"'{name}' has a forward of its own (layer.forward = ..., as torch.compile or a "
+                "hook of accelerate gives it), and noise cannot act through it; take it off with "
+                "`del layer.forward`, or use 'l0-disarm'"
             )

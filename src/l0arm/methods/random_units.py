@@ -9,7 +9,7 @@ import torch
 from l0arm.estimators.deterministic import Deterministic
 from l0arm.gates import Fixed
 from l0arm.groups import Gated
-from l0arm.methods.keep import checked_keep, largest, shares
+from l0arm.methods.keep import OnePerGroup, checked_keep, largest, shares
 from l0arm.methods.method import Method
 from l0arm.methods.shares import check_shares
 from l0arm.methods.stage import Stage, Validate
@@ -28,7 +28,8 @@ def random_units(*, keep: Strength = 0.5, train: float = 0.0) -> Method:
     check_shares(train=train)
     close = Stage("retrain" if train else "train", 1 - train, enter=CloseAtRandom(keep))
     stages = (Stage("train", train), close) if train else (close,)
-    return Method("random", Fixed(), Deterministic(), stages=stages)
+    check = OnePerGroup(keep)
+    return Method("random", Fixed(), Deterministic(), stages=stages, check=check)
 
 
 @dataclass(frozen=True)

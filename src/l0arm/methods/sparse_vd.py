@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -11,6 +11,8 @@ from torch import Tensor, nn
 
 from l0arm.estimators.deterministic import Deterministic
 from l0arm.gates import Fixed, Gates
+from l0arm.gates.precision import at_least_float32
+from l0arm.gates.threshold import finite
 from l0arm.groups import Gated
 from l0arm.methods.alive import alive_units
 from l0arm.methods.method import Method
@@ -42,10 +44,18 @@ def sparse_vd(
         Fixed(),
         Deterministic(),
         (WeightKL(lam),),
-        stages=(Stage("train", penalty=Ramp(*warm_up)),),
-        after_step=Threshold(threshold),
+        stages=(Stage("train", penalty=_between(warm_up)),),
+        after_step=Threshold(finite(threshold)),
         extras=noise,
     )
+
+
+def _between(warm_up: object) -> Ramp:
+    if not (isinstance(warm_up, Sequence) and len(warm_up) == 2):
+        raise ValueError(
+            f"warm_up is two points of the training, such as (0.025, 0.1); got {warm_up!r}"
+        )
+    return Ramp(*warm_up)
 
 
 def noise(gated: Gated) -> Mapping[str, nn.Module]:
@@ -56,7 +66,7 @@ def noise(gated: Gated) -> Mapping[str, nn.Module]:
 def log_alphas(gated: Gated) -> Iterator[tuple[Tensor, Tensor]]:
     """Every weight with its log alpha, within +-8."""
     for weight, log_variance in cast(WeightNoise, gated.extras["noise"]).log_variances(gated):
-        log_alpha = log_variance - torch.log(weight**2 + TINY)
+        log_alpha = log_variance - torch.log(at_least_float32(weight) ** 2 + TINY)
         yield weight, log_alpha.clamp(-BOUND, BOUND)
 
 

@@ -55,6 +55,13 @@ class Ramp:
         return min(1.0, max(0.0, (progress - self.start) / (self.end - self.start)))
 
 
+def warmed_up(share: float) -> Callable[[float], float]:
+    """The penalties' weight grows over the first ``share`` of a stage; 0: it is 1 at once."""
+    if not (isinstance(share, Real) and 0 <= share <= 1):
+        raise ValueError(f"warm_up is a share of the stage, from 0 to 1; got {share!r}")
+    return Ramp(0.0, share) if share else always
+
+
 @dataclass(frozen=True)
 class Stage:
     """A part of the training. It begins with ``enter`` and, but for the first, a new optimizer.

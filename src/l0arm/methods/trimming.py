@@ -10,23 +10,40 @@ from l0arm.groups.dead import follow_dead
 from l0arm.penalties.cost import ExpectedCost, parameter_prices
 
 
+def check_reachable(gated: Gated, at_most: float) -> None:
+    """Refuse a size that the groups cannot be trimmed to."""
+    cost = ExpectedCost(gated, parameter_prices(gated))
+    least = cost.least(gated) / cost.dense
+    if least > at_most:
+        raise ValueError(
+            f"at_most={at_most:.4g} cannot be reached: with as few units open as each group "
+            f"allows, {least:.4g} of the parameters are left; gate more layers, or raise at_most"
+        )
+
+
 def trimmed(gated: Gated, z: Tensor, at_most: float) -> Tensor:
     """z with units closed, from the lowest phi on, until ``at_most`` of the parameters are left.
 
-    A group keeps its floor, and at least one unit. Units that lose their last path to the output
-    close with those that cut it.
+    A group keeps its floor, and at least one unit, and all units that would save nothing. Units
+    that lose their last path to the output close with those that cut it.
     """
     cost = ExpectedCost(gated, parameter_prices(gated))
-    limit = at_most * cost.dense
-    with torch.no_grad():
-        for unit in torch.argsort(gated.phi.detach()).tolist():
-            if float(cost((z > 0).to(gated.phi.dtype))) <= limit:
-                break
-            if z[unit] > 0 and _spare(gated, z, unit):
-                z = z.clone()
-                z[unit] = 0.0
-                z = follow_dead(gated.layout, z)
+    limit, left = at_most * cost.dense, _left(cost, z)
+    for unit in torch.argsort(gated.phi.detach()).tolist():
+        if left <= limit:
+            break
+        if z[unit] > 0 and _spare(gated, z, unit):
+            without = z.clone()
+            without[unit] = 0.0
+            without = follow_dead(gated.layout, without)
+            saved = left - _left(cost, without)
+            z, left = (without, left - saved) if saved > 0 else (z, left)
     return z
+
+
+def _left(cost: ExpectedCost, z: Tensor) -> float:
+    with torch.no_grad():
+        return float(cost((z > 0).double()))
 
 
 def _spare(gated: Gated, z: Tensor, unit: int) -> bool:

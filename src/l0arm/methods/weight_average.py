@@ -8,13 +8,13 @@ the point to which a small one descends. The steps count by t^3 (polynomial deca
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import cast
 
 import torch
 from torch import Tensor, nn
 
-from l0arm.gates.precision import at_least_float32
+from l0arm.gates.precision import Precise, at_least_float32
 from l0arm.groups import Gated
 from l0arm.methods.naming import key_of
 from l0arm.methods.stage import Validate
@@ -23,7 +23,7 @@ AVERAGE = "average"
 POWER = 3  # step t counts in proportion to t (t + 1) (t + 2)
 
 
-class WeightAverage(nn.Module):
+class WeightAverage(Precise):
     """One mean for every parameter of the model; kept in ``extras``, so it is saved with phi."""
 
     steps: Tensor  # how many the means are of; -1: none are taken now
@@ -35,15 +35,6 @@ class WeightAverage(nn.Module):
         for name in self.names:
             weight = gated.model.get_parameter(name).detach()
             self.register_buffer(key_of(name), at_least_float32(torch.zeros_like(weight)))
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> WeightAverage:
-        """Means never fall below float32: in bfloat16 a share of 1/500 would change nothing."""
-        precise = dict(self.named_buffers())
-        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        for name, buffer in list(self.named_buffers()):
-            if buffer.dtype in (torch.float16, torch.bfloat16):
-                self.register_buffer(name, precise[name].to(buffer.device))
-        return self
 
     def pairs(self, gated: Gated) -> Iterator[tuple[Tensor, Tensor]]:
         """Every mean with its parameter."""

@@ -10,8 +10,9 @@ from __future__ import annotations
 import warnings
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from l0arm.gates.precision import Precise
 from l0arm.penalties.cost import ExpectedCost
 
 
@@ -19,7 +20,7 @@ class BudgetWarning(UserWarning):
     """The expected cost does not move towards the budget fast enough."""
 
 
-class Budget(nn.Module):
+class Budget(Precise):
     """``mu (E[cost] - target)``, both as shares of the dense cost, with mu >= 0 by dual ascent.
 
     For the first ``warmup`` steps the target comes down in a line from 1: the network learns before

@@ -45,14 +45,24 @@ class ExpectedCost:
 
     def __call__(self, pi: Tensor) -> Tensor:
         """E[cost] when the gates are open with probabilities pi."""
+        if not self._gated:
+            return pi.new_tensor(self._fixed)
         shares = [expected_share(self._layout, spec, shape, pi) for _, spec, shape in self._gated]
         prices = pi.new_tensor([price for price, _, _ in self._gated])
         return (prices * torch.stack(shares)).sum() + self._fixed
 
-    def smallest(self, pi: Tensor, floors: Tensor) -> float:
-        """The cost when only the units that must stay are open."""
-        with torch.no_grad():
-            return float(self(floors.to(pi)))
+    @property
+    def depends(self) -> bool:
+        """Whether any gate takes something off it; gates of single weights do not."""
+        return bool(self._gated)
+
+    def least(self, gated: Gated) -> float:
+        """The cost with as many gates of each group open as must be, one at least."""
+        z = torch.zeros(gated.phi.shape[0], device=gated.phi.device)
+        for number, group in enumerate(gated.groups):
+            start = gated.layout.span(number).start
+            z[start : start + max(1, group.floor)] = 1.0
+        return float(self(z))
 
 
 def units_made(spec: TensorCut) -> TensorCut:

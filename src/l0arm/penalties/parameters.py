@@ -26,6 +26,11 @@ class ParameterCount(nn.Module):
     def __init__(self, gated: Gated) -> None:
         super().__init__()
         self.cost = ExpectedCost(gated, parameter_prices(gated))
+        if not self.cost.depends:
+            raise ValueError(
+                "no gate of this model takes a parameter off it (those of single weights only zero "
+                "them), so parameters left are no price; use price='fixed', or 'l0-disarm'"
+            )
 
     def forward(self, pi: Tensor) -> Tensor:
         return self.cost(pi)

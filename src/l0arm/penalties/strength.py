@@ -44,8 +44,8 @@ def _is_strength(value: object) -> TypeGuard[float]:
     return isinstance(value, Real) and math.isfinite(value) and float(value) >= 0
 
 
-def per_group(lam: Strength, groups: Sequence[Group]) -> list[float]:
-    """The strength of each group, in order.
+def per_group(lam: Strength, groups: Sequence[Group], what: str = "lam") -> list[float]:
+    """The strength of each group, in order; ``what`` is the option's name in messages.
 
     >>> from l0arm.models import MLP
     >>> per_group({"fc1": 0.1, "fc2": 0.3, "fc3": 0.4}, MLP().groups())
@@ -55,15 +55,15 @@ def per_group(lam: Strength, groups: Sequence[Group]) -> list[float]:
         names = [group.name for group in groups]
         if set(lam) != set(names):
             raise ValueError(
-                f"lam names the groups {sorted(lam)}, but the model has {names}; "
-                "give one strength for each of them"
+                f"{what} names the groups {sorted(lam)}, but the model has {names}; "
+                "give one number for each of them"
             )
         return [float(lam[name]) for name in names]
     if isinstance(lam, Sequence):
         if len(lam) != len(groups):
             raise ValueError(
-                f"lam has {len(lam)} entries, but there are {len(groups)} groups "
-                f"({', '.join(g.name for g in groups)}); give one strength for each of them"
+                f"{what} has {len(lam)} entries, but there are {len(groups)} groups "
+                f"({', '.join(g.name for g in groups)}); give one number for each of them"
             )
         return [float(value) for value in lam]
     return [float(lam)] * len(groups)
