@@ -28,12 +28,13 @@ def test_the_quadratic_shows_disarm_below_arm(cli: Cli, tmp_path: Path) -> None:
         assert line["ratio"] == line["variance"] / lines["arm", line["stage"]]["variance"]
     assert (tmp_path / "results/estimators-quadratic.png").read_bytes().startswith(b"\x89PNG")
     text = (tmp_path / "results/estimators-quadratic.md").read_text()
-    assert "l0arm compare estimators --problem quadratic --draws 60" in text
+    asked = "--problem quadratic --draws 60 --only disarm --only straight-through\n"
+    assert f"l0arm compare estimators {asked}" in text
     assert text.count("| disarm |") == 3
 
 
 def test_the_table_fits_a_narrow_terminal(cli: Cli) -> None:
-    printed = cli("compare estimators --only straight-through --only concrete --draws 5").out
+    printed = cli("compare estimators --only straight-through --only concrete --draws 30").out
     assert max(len(line.rstrip()) for line in printed.splitlines()[:-1]) <= 80
     assert printed.count("straight-through") == 3
     assert "…" not in printed
@@ -46,6 +47,8 @@ def test_the_table_fits_a_narrow_terminal(cli: Cli) -> None:
         ("compare runs nowhere", "is it the folder of a run?"),
         ("compare estimators --only disram", "did you mean 'disarm'"),
         ("compare estimators --problem cubic", "no problem 'cubic'"),
+        ("compare estimators --draws 29", "greater than or equal to 30"),
+        ("compare estimators --results /dev/null/x", "cannot write results to /dev/null/x: Not a"),
     ],
 )
 def test_bad_input(cli: Cli, line: str, message: str) -> None:

@@ -155,3 +155,21 @@ def test_a_network_is_measured_and_left_as_it_was() -> None:
     assert found.estimates.shape == (5, 7)
     after = gated.state_dict()
     assert all(torch.equal(before[key], after[key]) for key in before)
+
+
+def test_a_gate_that_no_draw_moved_shows_no_bias_but_a_wide_limit() -> None:
+    """Half of |gradient|^2 belongs to it."""
+    pi = torch.tensor([0.5, 1e-9], dtype=torch.float64)
+    found = measure(DisARM(), lambda z: z.sum(), pi, 30, torch.Generator().manual_seed(0))
+    bias = found.relative_bias(torch.tensor([0.25, 0.25], dtype=torch.float64))
+    assert not bias.shown
+    assert bias.limit == pytest.approx(0.5**0.5)
+
+
+def test_what_an_estimate_costs_includes_the_backward_to_the_weights() -> None:
+    weight, slopes = torch.ones(4, requires_grad=True, dtype=torch.float64), []
+    weight.register_hook(slopes.append)
+    measure(DisARM(), lambda z: weight @ z, PI, 5)
+    assert not slopes
+    measure(DisARM(), lambda z: weight @ z, PI, 5, weights=[weight])
+    assert len(slopes) == 5

@@ -15,6 +15,7 @@ from tests.estimators.enumeration import (
     probability,
     smooth,
 )
+from tests.estimators.test_evaluations import distributed
 from torch import Tensor
 
 from l0arm.estimators import UGC, Bitflip, DisARM, LocalExpectation
@@ -127,3 +128,29 @@ def test_local_expectation_has_no_noise_of_the_gate_itself() -> None:
 def test_an_unknown_q_is_refused() -> None:
     with pytest.raises(ValueError, match="q must be 'variance' or 'uniform'; got 'p'"):
         Bitflip("p")
+
+
+def test_saturated_gates_do_not_wait_for_a_flip() -> None:
+    seen = []
+    f = lambda z: seen.append(z) or z.sum()  # noqa: E731
+    pi = torch.tensor([0.0, 1.0, 0.0, 1.0], requires_grad=True)
+    for w in (0.1, 0.4, 0.6, 0.9):
+        UGC().at(f, pi, torch.full((4,), 0.5), torch.tensor(w)).backward()
+    assert {tuple(z.tolist()) for z in seen} == {(0, 1, 0, 1)}
+    assert pi.grad.tolist() == [0] * 4
+
+
+@pytest.mark.parametrize("phi", [[-0.3, 0.05, 0.25], [-3.0, 0.05, 2.5]])
+def test_among_several_processes_ugc_has_the_same_mean(
+    phi: list[float], integral: Callable[..., Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    distributed(monkeypatch, processes=2)
+    test_the_mean_of_ugc_is_the_gradient(phi, integral)
+
+
+@pytest.mark.parametrize("w", [0.1, 0.9])
+def test_among_several_processes_ugc_always_flips(
+    w: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    distributed(monkeypatch, processes=2)
+    test_ugc_flips_a_gate_only_if_it_waits(w, 3)

@@ -91,3 +91,9 @@ def test_plain_probabilities_have_no_phi(estimator, f) -> None:
 def test_a_misspelt_chain_is_refused(estimator: type) -> None:
     with pytest.raises(ValueError, match="must be 'exact' or 'printed'; got 'Printed'"):
         estimator("Printed")
+
+
+@both
+def test_it_is_not_called_unbiased(estimator: Estimator) -> None:
+    assert not estimator.unbiased
+    assert type(estimator)().unbiased

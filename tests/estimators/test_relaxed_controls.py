@@ -1,5 +1,6 @@
 """REBAR and RELAX: unbiased for every state by quadrature over their noise, and tuned downhill."""
 
+import copy
 from collections.abc import Callable
 from itertools import product
 
@@ -18,6 +19,7 @@ from l0arm.estimators.relaxation import (
     logistic,
     open_gates,
 )
+from l0arm.estimators.surrogate import uniform_like
 
 every_gate = pytest.mark.parametrize("g", GATES.values(), ids=GATES)
 
@@ -228,3 +230,22 @@ def test_many_gates_do_not_upset_the_network() -> None:
         for estimator in (RELAX(), Reinforce())
     )
     assert relax.total_variance < 10 * reinforce.total_variance
+
+
+@pytest.mark.parametrize("estimator", [REBAR(rate=0.1), RELAX(rate=0.1)], ids=["rebar", "relax"])
+def test_an_estimate_uses_what_was_learned_before_it(estimator: Estimator) -> None:
+    """Parameters tuned on the same noise would bias it."""
+    pi = torch.tensor([0.3, 0.6, 0.8], dtype=torch.float64, requires_grad=True)
+    for seed in range(5):
+        before = copy.deepcopy(estimator)
+        random = torch.Generator().manual_seed(seed)
+        if seed == 0 and isinstance(estimator, RELAX):
+            estimator(smooth, pi, random)  # sizes its network with noise of its own
+            continue
+        (found,) = torch.autograd.grad(estimator(smooth, pi, random), pi)
+        noise = torch.Generator().manual_seed(seed)
+        u, v = uniform_like(pi, noise), uniform_like(pi, noise)
+        (expected,) = torch.autograd.grad(before.at(smooth, pi, u, v), pi)
+        torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-9)
+        (later,) = torch.autograd.grad(estimator.at(smooth, pi, u, v), pi)
+        assert not torch.allclose(later, expected, rtol=1e-4)  # it has learned from it

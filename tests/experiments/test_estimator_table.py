@@ -10,10 +10,12 @@ from tests.estimators.enumeration import noise_for, patterns, probability
 from torch import Tensor
 
 from l0arm import sparsify
+from l0arm.data import Dataset
 from l0arm.estimators import ESTIMATORS, Exact
 from l0arm.estimators.comparison import Reference, loss_under, measure
 from l0arm.estimators.surrogate import antithetic_pair
 from l0arm.experiments import estimator_table as table
+from l0arm.experiments.errors import UserError
 from l0arm.experiments.flipped_losses import flipped_losses
 from l0arm.models import MLP
 
@@ -169,3 +171,11 @@ def test_every_figure_has_its_error(small: Small) -> None:
     # Common noise is counted: as if independent, the error would be larger.
     apart = [line.variance_error / line.variance for line in (arm, disarm)]
     assert disarm.ratio_error < disarm.ratio * torch.tensor(apart).norm()
+
+
+@pytest.mark.parametrize(("shape", "classes"), [((3, 8, 8), 10), ((1, 28, 28), 11)])
+def test_images_that_do_not_fit_the_mlp_are_told(shape: tuple[int, ...], classes: int) -> None:
+    images, labels = torch.zeros(4, *shape, dtype=torch.uint8), torch.zeros(4, dtype=torch.int64)
+    data = Dataset("other", images, labels, images, labels, classes, "here")
+    with pytest.raises(UserError, match=f"{' x '.join(map(str, shape))}, in {classes} classes; ta"):
+        table.mlp_problem(data)

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -161,3 +162,22 @@ def test_an_estimator_that_cannot_drop_trains_at_the_dense_cost(
     flops = expected_flops(gated, IMAGE)
     assert flops.training == passes * flops.dense
     assert flops.inference < 0.5 * flops.dense
+
+
+ESTIMATES = [("arm", {}), ("muprop", {}), ("straight-through", {}), ("relax", {})]
+ESTIMATES += [("double-cv", {}), ("double-cv", {"samples": 4}), ("rebar", {"rate": 0.0})]
+ESTIMATES += [("rebar", {})]
+
+
+@pytest.mark.parametrize(("estimator", "options"), ESTIMATES, ids=str)
+def test_the_flops_of_a_step_are_enough_for_one(estimator: str, options: dict[str, Any]) -> None:
+    """A backward is counted as two forwards; the first layer needs no gradient of its input."""
+    torch.manual_seed(0)
+    method = l0(0.0, estimator=estimator, **options)
+    gated = sparsify(MLP(), method=method, execution="masked")
+    gated.phi.data.fill_(0.9)  # open: what is masked is computed
+    gated.phi.data[:50] = 0.0  # so that the two draws of ARM differ
+    x, y = torch.rand(10, 784), torch.randint(10, (10,))
+    with FlopCounterMode(display=False) as counter:
+        gated.loss(lambda: F.cross_entropy(gated(x), y)).backward()
+    assert 0.6 < counter.get_total_flops() / expected_flops(gated, x).step <= 1.1

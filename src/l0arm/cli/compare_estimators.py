@@ -33,7 +33,7 @@ def estimators(
     only: Annotated[
         list[str] | None, typer.Option(help="Only this estimator; may be given several times.")
     ] = None,
-    draws: Annotated[int, typer.Option(min=2, help="Estimates of each.")] = 1000,
+    draws: Annotated[int, typer.Option(min=30, help="Estimates of each.")] = 1000,
     data: Annotated[str, typer.Option(help="Images for the MLP.")] = "mnist-mini",
     data_dir: DataDir = None,
     results: Annotated[Path, typer.Option(help="Where table and plot go.")] = Path("results"),
@@ -43,12 +43,13 @@ def estimators(
 
     Variance is the sum over the gates; bias is |mean - gradient| / |gradient| with the noise of
     both taken off, and < x where three standard errors reach down to 0 and up to x; f counts
-    evaluations; ms is the median of the thread's time. After ± stands the standard error, of ms
-    half the range of the middle half. ARM is always measured.
+    evaluations; ms is the median of the thread's time, with all backward passes of a step. After ±
+    stands the standard error, of ms half the range of the middle half. ARM is always measured.
 
         l0arm compare estimators --problem mlp --draws 300
     """
     names = _names(only)
+    _make(results)
     chosen = _problem(problem, data, data_dir, draws, quiet)
     lines = []
     with Progress(console=Console(stderr=True), transient=True, disable=quiet) as progress:
@@ -58,12 +59,21 @@ def estimators(
             progress.update(task, advance=1, description=line.estimator)
     command = f"l0arm compare estimators --problem {problem} --draws {draws}"
     command += f" --data {data}" if problem == "mlp" else ""
+    command += "".join(f" --only {name}" for name in only or [])
     written = _write(chosen.name, command, lines, results / f"estimators-{problem}")
     if not quiet:
         for stage in chosen.stages:
             of_stage = [line for line in lines if line.stage == stage]
             Console().print(_table(f"{chosen.name}, {stage}", of_stage))
     say(f"wrote {', '.join(str(path) for path in written)}", quiet=quiet)
+
+
+def _make(folder: Path) -> None:
+    """Before anything is measured, not after."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"cannot write results to {folder}: {error.strerror}") from None
 
 
 def _names(only: list[str] | None) -> list[str]:
@@ -131,7 +141,6 @@ def _table(title: str, lines: Sequence[measured.Line]) -> Table:
 
 def _write(title: str, command: str, lines: Sequence[measured.Line], stem: Path) -> list[Path]:
     """The table as text and data, and the picture."""
-    stem.parent.mkdir(parents=True, exist_ok=True)
     paths = [stem.with_suffix(suffix) for suffix in (".md", ".json", ".png")]
     text = "\n".join(grid(COLUMNS, _cells(lines)))
     with replacing(paths[0]) as file:

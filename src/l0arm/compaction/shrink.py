@@ -40,8 +40,8 @@ def shrink(
         )
     if gated.extras:
         raise ValueError(
-            f"the method keeps {', '.join(gated.extras)} of every weight, which shrink cannot cut; "
-            "train on at full size and compact at the end"
+            f"the method's {' and '.join(gated.extras)} belong to the network at its full size, "
+            "and shrink cannot cut them; train on as it is, and compact at the end"
         )
     keep = _staying(gated, bound)
     if bool(keep.all()):

@@ -37,11 +37,15 @@ class AR:
     chain: Chain = "exact"
     decay: float | None = None
     state: Memory | None = field(init=False, compare=False, repr=False, default=None)
-    unbiased = True
     forwards = 1
     backwards = 1
     drops = True
     takes = "binary"
+
+    @property
+    def unbiased(self) -> bool:
+        """Not as printed: without g'(phi) the mean is another vector."""
+        return self.chain == "exact"
 
     def __post_init__(self) -> None:
         checked_chain(self.chain)

@@ -31,11 +31,15 @@ class ARM:
     """
 
     chain: Chain = "exact"
-    unbiased = True
     forwards = 2
     backwards = 1
     drops = True
     takes = "binary"
+
+    @property
+    def unbiased(self) -> bool:
+        """Not as printed: without g'(phi) the mean is another vector."""
+        return self.chain == "exact"
 
     def __post_init__(self) -> None:
         checked_chain(self.chain)

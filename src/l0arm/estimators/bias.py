@@ -18,6 +18,7 @@ class Bias:
 
     squared: float
     squared_error: float  # standard error
+    unseen: float = 0.0  # share of |gradient|^2 at gates that no draw moved: nothing is known
 
     @property
     def size(self) -> float:
@@ -32,7 +33,7 @@ class Bias:
     @property
     def limit(self) -> float:
         """What the bias is below, with ``SIGMAS`` standard errors."""
-        return self._above(SIGMAS)
+        return math.hypot(self._above(SIGMAS), math.sqrt(self.unseen))
 
     @property
     def shown(self) -> bool:
@@ -63,13 +64,16 @@ class Reference:
         """The bias of estimates (rows) that were made at these draws (rows).
 
         Where the reference was evaluated at the same draws, much of the noise of both is common
-        and falls out of the difference; the less noisy way is taken.
+        and falls out of the difference; the less noisy way is taken. A gate that no draw moved
+        (near pi = 0 and 1, with few draws) shows no bias, however far from 0 its gradient is.
         """
-        found = min((squared_mean(*way) for way in self._ways(estimates, draws)), key=_noise)
+        moved = (estimates != 0).any(0)
+        ways = [[part[:, moved] for part in way] for way in self._ways(estimates, draws)]
+        found = min((squared_mean(*way) for way in ways), key=_noise)
         size = squared_mean(self.gradient[None] if self.estimates is None else self._means())
         share = found.value / size.value
         error = math.hypot(found.error, share * size.error) / size.value
-        return Bias(share, error)
+        return Bias(share, error, float(self.gradient[~moved].square().sum()) / size.value)
 
     def _ways(self, estimates: Tensor, draws: Tensor) -> list[tuple[Tensor, ...]]:
         """Independent samples, the sum of whose means is the bias."""

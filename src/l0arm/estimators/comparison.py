@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -32,7 +33,7 @@ class Measured:
 
     estimates: Tensor = field(repr=False)  # float64
     draws: Tensor = field(repr=False)  # where f was evaluated first
-    times: Tensor = field(repr=False)  # seconds of the calling thread, with the backward
+    times: Tensor = field(repr=False)  # seconds of the calling thread, backward passes included
     calls: Tensor = field(repr=False)  # evaluations of f
 
     @property
@@ -116,8 +117,12 @@ def measure(
     draws: int = 1000,
     generator: torch.Generator | None = None,
     warmup: int = 0,
+    weights: Sequence[Tensor] = (),
 ) -> Measured:
     """Take ``draws`` estimates at the same probabilities.
+
+    ``weights`` are what f depends on besides z: a training step derives the loss in them, too, and
+    that takes most of its time, so it is part of what an estimate costs.
 
     ``warmup`` estimates before them are thrown away: they fill a baseline or tune a control
     variate, with noise of their own: the draws that count are the same with and without them.
@@ -136,8 +141,8 @@ def measure(
     if generator and other:
         other.manual_seed(generator.initial_seed() + 1)
     for _ in range(warmup):
-        _estimate(estimator, f, probs, other)
-    taken = [_taken(estimator, f, probs, generator) for _ in range(draws)]
+        _estimate(estimator, f, probs, other, weights)
+    taken = [_taken(estimator, f, probs, generator, weights) for _ in range(draws)]
     rows, first, times, calls = zip(*taken, strict=True)
     return Measured(
         torch.stack(rows).double(),
@@ -148,7 +153,11 @@ def measure(
 
 
 def _taken(
-    estimator: Estimator, f: Objective, probs: Tensor, generator: torch.Generator | None
+    estimator: Estimator,
+    f: Objective,
+    probs: Tensor,
+    generator: torch.Generator | None,
+    weights: Sequence[Tensor],
 ) -> tuple[Tensor, Tensor, float, int]:
     """An estimate, its first draw, its seconds and its evaluations of f."""
     seen: list[Tensor] = []
@@ -158,15 +167,19 @@ def _taken(
         return f(z)
 
     start = time.thread_time()
-    estimate = _estimate(estimator, watched, probs, generator)
+    estimate = _estimate(estimator, watched, probs, generator, weights)
     return estimate, seen[0], time.thread_time() - start, len(seen)
 
 
 def _estimate(
-    estimator: Estimator, f: Objective, probs: Tensor, generator: torch.Generator | None
+    estimator: Estimator,
+    f: Objective,
+    probs: Tensor,
+    generator: torch.Generator | None,
+    weights: Sequence[Tensor],
 ) -> Tensor:
     """One estimate; it is hung on pi as dE/dpi, so pi (1 - pi) turns it back."""
     leaf = probs.detach().clone().requires_grad_()
     value = estimator(f, leaf, generator)
-    (per_pi,) = torch.autograd.grad(value, leaf)
+    per_pi, *_ = torch.autograd.grad(value, [leaf, *weights], allow_unused=True)
     return per_pi * (probs * (1 - probs)).detach()

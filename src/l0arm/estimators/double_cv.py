@@ -56,8 +56,8 @@ class DoubleCV:
 
     @property
     def backwards(self) -> int:
-        """One for each sample."""
-        return self.samples
+        """One for each sample, and one to the weights."""
+        return self.samples + 1
 
     def __call__(
         self, f: Objective, gates: Gates | Tensor, generator: torch.Generator | None = None

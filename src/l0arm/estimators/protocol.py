@@ -40,7 +40,10 @@ class Estimator(Protocol):
 
     @property
     def backwards(self) -> int:
-        """How many of those evaluations keep a graph."""
+        """Backward passes through f in one training step, the one to the weights included.
+
+        0: depends on the number of gates.
+        """
         ...
 
     @property

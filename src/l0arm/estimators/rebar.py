@@ -50,9 +50,16 @@ class REBAR:
     state: Memory = field(init=False, compare=False, repr=False)
     unbiased = True
     forwards = 3
-    backwards = 3
     drops = False
     takes = "binary"
+
+    @property
+    def backwards(self) -> int:
+        """Two slopes and one to the weights; what tunes c is derived through both slopes.
+
+        That is worth four more, by the operations it takes.
+        """
+        return 7 if self.rate else 3
 
     def __post_init__(self) -> None:
         if not finite(self.c):

@@ -37,8 +37,8 @@ class RELAX:
     ``r(y) = outward . tanh(inward (y - pi)) + linear . (y - pi) + bias`` guesses the loss from the
     gates alone. Its weights descend the squared estimate after every step (Adam with step ``rate``,
     over sqrt(V) for the weights of the V gates, which move r together). f is asked for one value at
-    binary gates, so closed units are dropped. If the number of gates changes (shrink), the network
-    starts anew.
+    binary gates, so closed units are dropped. If the number of gates changes (shrink), the weights
+    that belong to gates start anew.
 
     >>> probs = torch.tensor([0.3, 0.5], requires_grad=True)
     >>> value = RELAX()(lambda z: (z**2).sum(), probs, torch.Generator().manual_seed(0))
@@ -91,7 +91,7 @@ class RELAX:
         return surrogate(value, s.detach(), gates)
 
     def _fit(self, probs: Tensor, generator: torch.Generator | None) -> None:
-        """A network for this number of gates; at the start r is 0."""
+        """Weights for this number of gates; at the very start r is 0."""
         gates = probs.numel()
         if self.state["linear"].numel() == gates:
             return

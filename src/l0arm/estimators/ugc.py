@@ -13,6 +13,7 @@ from torch import Tensor
 
 from l0arm.estimators.flips import chosen, difference
 from l0arm.estimators.protocol import Objective
+from l0arm.estimators.relaxation import live
 from l0arm.estimators.surrogate import (
     antithetic_loss,
     antithetic_pair,
@@ -56,7 +57,7 @@ class UGC:
         value = f(z)
         change = loss_of(value) - antithetic_loss(f, z, z_anti, value)
         s = change / 2 * (z - z_anti) * torch.maximum(pi, 1 - pi)  # DisARM
-        waits = torch.minimum(pi, 1 - pi) < 1 / (2 * pi.numel())
+        waits = live(pi) & (torch.minimum(pi, 1 - pi) < 1 / (2 * pi.numel()))
         s = torch.where(waits, 0.0, s)
         i = chosen(torch.ones_like(pi), w)
         if bool(waits[i]) or several_processes():  # which evaluate equally often

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -22,6 +23,7 @@ from l0arm.estimators.comparison import (
     stages,
 )
 from l0arm.estimators.surrogate import antithetic_pair, uniform_like
+from l0arm.experiments.errors import UserError
 from l0arm.experiments.flipped_losses import flipped_losses
 from l0arm.experiments.preparation import preprocess_of
 from l0arm.models import MLP
@@ -39,6 +41,7 @@ class Problem:
     f: Callable[[Tensor], Tensor]
     stages: dict[str, Tensor]  # pi
     references: dict[str, Reference]  # the gradient in the logit of pi
+    weights: tuple[Tensor, ...] = ()  # what f depends on besides the gates
 
 
 @dataclass(frozen=True)
@@ -79,6 +82,7 @@ def mlp_problem(
     There is no closed form: the gradient is the mean of local expectations, in which each gate is
     flipped in turn, and their noise is taken into account.
     """
+    _check_fits(data)
     torch.manual_seed(seed)
     model = MLP()
     gated = sparsify(model, method="l0-disarm", lam=0.0)
@@ -97,7 +101,18 @@ def mlp_problem(
     f, points = loss_under(gated, lambda: F.cross_entropy(gated(x), y)), stages(gated.gates.probs)
     flips = partial(flipped_losses, model, x, y)
     references = {s: local_expectations(f, flips, pi, pairs, seed) for s, pi in points.items()}
-    return Problem(f"MLP on a minibatch of 100 ({data.name})", f, points, references)
+    name, weights = f"MLP on a minibatch of 100 ({data.name})", tuple(model.parameters())
+    return Problem(name, f, points, references, weights)
+
+
+def _check_fits(data: Dataset) -> None:
+    shape = tuple(data.train_images.shape[1:])
+    if math.prod(shape) != 784 or data.classes > 10:
+        raise UserError(
+            f"the MLP has 784 inputs and 10 classes, but the images of '{data.name}' are "
+            f"{' x '.join(map(str, shape))}, in {data.classes} classes; take mnist, mnist-mini or "
+            "fashion-mnist"
+        )
 
 
 def local_expectations(
@@ -121,7 +136,8 @@ def compare(problem: Problem, names: Sequence[str], draws: int, seed: int = 0) -
 
     def taken(name: str, stage: str) -> Measured:
         random = torch.Generator().manual_seed(seed)
-        return measure(ESTIMATORS[name](), problem.f, problem.stages[stage], draws, random, WARMUP)
+        pi, weights = problem.stages[stage], problem.weights
+        return measure(ESTIMATORS[name](), problem.f, pi, draws, random, WARMUP, weights)
 
     arm = {stage: taken("arm", stage) for stage in problem.stages}
     for name in names:
