@@ -13,7 +13,7 @@ import torch
 
 from l0arm.groups import Gated
 from l0arm.methods.method import leave
-from l0arm.methods.stage import TRAIN, Validate
+from l0arm.methods.stage import TRAIN, Stage, Validate
 from l0arm.methods.timetable import Timetable
 
 
@@ -51,7 +51,7 @@ class Course:
         self.endless = epochs is None
         self.stage: int | None = None  # the last one entered; unknown before the first epoch
         self._after_step = getattr(method, "after_step", leave)
-        self._factors = (1.0, 1.0)  # for the weights, for phi and the method's own parameters
+        self._factors: list[float] = []  # for the learning rate of each group of the optimizer
         self._rates: list[Any] = []  # of the optimizer, while a step multiplies them
         self._hooks = (
             optimizer.register_step_pre_hook(self._before),
@@ -66,7 +66,7 @@ class Course:
             self.stage = moment.number if entered else moment.number - 1
         while self.stage < moment.number:
             self._enter(self.stage + 1)
-        self._factors = (moment.stage.lr * moment.anneal, moment.stage.gate_lr * moment.anneal)
+        self._factors = [moment.anneal * rate for rate in self._rates_of(moment.stage)]
         self.gated.penalty_weight = moment.penalty
 
     def end(self) -> None:
@@ -80,13 +80,17 @@ class Course:
             self.optimizer.state.clear()
         self.stage = number
 
+    def _rates_of(self, stage: Stage) -> list[float]:
+        """The stage's factor for each group of the optimizer, told by what is in it."""
+        own = {id(p) for p in (self.gated.phi, *self.gated.extras.parameters())}
+        groups = ({id(p) for p in group["params"]} for group in self.optimizer.param_groups)
+        return [stage.gate_lr if own & members else stage.lr for members in groups]
+
     def _before(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         self._restore()  # a step that failed has not
         self._rates = [group["lr"] for group in optimizer.param_groups]
-        own = {id(p) for p in (self.gated.phi, *self.gated.extras.parameters())}
-        for group in optimizer.param_groups:
-            of_gates = any(id(p) in own for p in group["params"])
-            group["lr"] = group["lr"] * self._factors[of_gates]
+        for group, factor in zip(optimizer.param_groups, self._factors, strict=False):
+            group["lr"] = group["lr"] * factor
 
     def _after(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         self._after_step(self.gated, optimizer)
