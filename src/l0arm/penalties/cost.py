@@ -58,7 +58,7 @@ class ExpectedCost:
 
     def least(self, gated: Gated) -> float:
         """The cost with as many gates of each group open as must be, one at least."""
-        z = torch.zeros(gated.phi.shape[0], device=gated.phi.device)
+        z = torch.zeros(len(gated.phi), dtype=torch.float64, device=gated.phi.device)
         for number, group in enumerate(gated.groups):
             start = gated.layout.span(number).start
             z[start : start + max(1, group.floor)] = 1.0
