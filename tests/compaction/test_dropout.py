@@ -65,3 +65,11 @@ def test_attention_keeps_all_its_weights(causal: bool, positional: bool) -> None
     assert not torch.allclose(attend(0.5), want)
     with NoDropout():
         assert torch.allclose(attend(0.5), want)
+
+
+def test_a_configuration_of_the_class_is_left_alone() -> None:
+    class Model(nn.Module):
+        config = Config()
+
+    without_dropout(Model())
+    assert Model.config.attention_dropout == 0.3

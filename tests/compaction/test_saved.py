@@ -318,3 +318,29 @@ def test_a_factory_is_not_a_model(made: Any, folder: Path) -> None:
     message = r"load takes what makes the original model \(a class or a function\), got (MLP|str)"
     with pytest.raises(TypeError, match=message):
         l0arm.load(folder, made)
+
+
+@pytest.mark.parametrize("metrics", [{1: 0.5, 2: 0.4}, {"per class": {2: 0.1, 10: 0.2}}])
+def test_metrics_with_numbers_as_keys_come_back_with_text(
+    metrics: dict[Any, Any], tmp_path: Path
+) -> None:
+    l0arm.save(gated_mlp(), tmp_path / "saved", metrics=metrics)
+    l0arm.load(tmp_path / "saved", small_mlp)
+    assert inspect_saved(tmp_path / "saved").metrics == json.loads(json.dumps(metrics))
+
+
+def test_numbers_of_a_kind_that_cannot_be_read_again_are_refused(tmp_path: Path) -> None:
+    gated = gated_mlp()
+    gated.model.register_buffer("turns", torch.zeros(3, dtype=torch.complex64))
+    with pytest.raises(SavedError, match="'turns' holds numbers of kind complex64"):
+        l0arm.save(gated, tmp_path / "saved")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_link_stays_and_what_it_leads_to_is_replaced(folder: Path) -> None:
+    link = folder.with_name("latest")
+    link.symlink_to(folder.name)
+    l0arm.save(gated_mlp(), link, metrics={"test_accuracy": 99.0}, force=True)
+    assert link.is_symlink()
+    assert inspect_saved(folder).metrics == {"test_accuracy": 99.0}
+    assert sorted(path.name for path in folder.parent.iterdir()) == ["latest", "saved"]

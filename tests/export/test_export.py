@@ -1,7 +1,7 @@
 """Exported networks compute what the compact ones do, for batches of any size."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 import l0arm
 from l0arm.export import ExportError, OnnxNetwork, export_onnx, export_program
+from l0arm.export.parity import parity
 from l0arm.models import LeNet5, WideResNet
 
 pytest.importorskip("onnxruntime")
@@ -148,3 +149,41 @@ def test_transformers(name: str, tmp_path: Path) -> None:
     assert done.parity.largest < 1e-4
     assert done.quantised is not None
     assert done.quantised.parity.largest < 0.3
+
+
+class Answers(nn.Module):
+    """Outputs of several kinds, none of them a plain batch of logits."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.fc, self.kind = nn.Linear(3, 4), kind
+
+    def forward(self, x: Tensor) -> object:
+        y = self.fc(x)
+        if self.kind == "one number":
+            return y[:, 0]
+        if self.kind == "loss and choice":
+            return {"loss": y.square().mean(), "y": y, "positive": y > 0}
+        return y.masked_fill(torch.arange(4) > 2, -torch.inf)
+
+
+@pytest.mark.parametrize("kind", ["one number", "loss and choice", "forbidden"])
+def test_outputs_of_other_kinds_are_compared_too(kind: str, tmp_path: Path) -> None:
+    done = export_program(Answers(kind).eval(), torch.rand(2, 3), tmp_path / "net.pt2")
+    assert done.parity.largest < 1e-6
+    assert done.parity.agreement == 1.0
+
+
+@pytest.mark.parametrize("wrong", [torch.nan, torch.inf])
+@pytest.mark.parametrize("where", [0, 1])
+def test_what_is_not_finite_is_never_overlooked(wrong: float, where: int) -> None:
+    model = Answers("loss and choice")
+
+    def call(inputs: Sequence[Tensor]) -> list[Tensor]:
+        with torch.no_grad():
+            found = list(model(*inputs).values())
+        if len(inputs[0]) == 7:
+            found[where] = torch.full_like(found[where], wrong)
+        return found
+
+    assert parity(model, call, [torch.rand(2, 3)]).largest == float("inf")

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from l0arm import Gated, Group, Slice, sparsify
+from l0arm import CertificateError, Gated, Group, Slice, plan, sparsify
 from l0arm.models import MLP, LeNet5, WideResNet
 
 
@@ -160,3 +160,40 @@ def test_an_output_that_loses_units_is_found() -> None:
         gated.check(torch.randn(3, 4))
     gated.outputs = ("logits",)
     assert gated.check(torch.randn(3, 4)) < 1e-5
+
+
+class Forbidding(nn.Module):
+    """Some choices are ruled out by a filler; the hidden units may be mixed by their mean."""
+
+    def __init__(self, filler: float, *, mixes: bool) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(8, 16), nn.Linear(16, 6)
+        self.mixes, self.filler = mixes, filler
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.first(x).relu()
+        y = self.last(h - h.mean(-1, keepdim=True) if self.mixes else h)
+        return y.masked_fill(torch.arange(6) > 3, self.filler)
+
+
+HIDDEN = Group(
+    "hidden",
+    16,
+    reads=(Slice("last.weight", 1),),
+    makes=(Slice("first.weight", 0), Slice("first.bias", 0)),
+)
+
+
+@pytest.mark.parametrize("filler", [-1e4, -1e9, torch.finfo(torch.float32).min, -torch.inf])
+def test_fillers_do_not_hide_a_mixing_layer(filler: float):
+    torch.manual_seed(0)
+    x = torch.randn(32, 8)
+    gated = sparsify(Forbidding(filler, mixes=True), [HIDDEN], lam=0.0)
+    with pytest.raises(ValueError, match="mixes units"):
+        gated.check(x)
+    with pytest.raises(CertificateError, match="because of group 'hidden'"):
+        gated.compact(example_inputs=x)
+    gated = sparsify(Forbidding(filler, mixes=False), [HIDDEN], lam=0.0)
+    assert gated.check(x) < 1e-5
+    (entry,) = plan(Forbidding(filler, mixes=False), x).planned
+    assert entry.execution == "as is"

@@ -87,3 +87,15 @@ def test_units_that_are_only_zeroed_are_still_there() -> None:
     layout = network(zeroed())
     pi = torch.full((4,), 0.25, dtype=torch.float64)
     assert float(expected_share(layout, layout.tensors["1.weight"], torch.Size((6, 4)), pi)) == 1.0
+
+
+def test_a_gate_that_reaches_a_position_twice_counts_once() -> None:
+    """An embedding tied with the output layer: its columns are made and read by the same units."""
+    columns = Slice("1.weight", 1)
+    tied = Group("t", 4, reads=(columns,), makes=(columns, Slice("0.weight", 0)))
+    layout = network(tied)
+    pi = torch.tensor([0.1, 0.5, 0.7, 0.9], dtype=torch.float64)
+    shape = torch.Size((6, 4))
+    found = expected_share(layout, layout.tensors["1.weight"], shape, pi)
+    torch.testing.assert_close(found, pi.mean())
+    torch.testing.assert_close(found, enumerated(layout, "1.weight", shape, pi))

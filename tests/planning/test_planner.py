@@ -487,3 +487,61 @@ def test_a_call_for_nothing_is_cut_too(mixes: bool) -> None:
     gated.phi.data = torch.tensor([9.0, -9.0] * 4)
     small = gated.compact()
     assert (small.a.out_features, small.unused.in_features) == (4, 4)
+
+
+def test_reading_a_weight_that_is_computed_does_not_move_it() -> None:
+    """Spectral norm takes a step of its power iteration whenever its weight is read."""
+    model = two_layers()
+    model[2] = parametrizations.spectral_norm(model[2])
+    model.append(nn.ReLU()).append(nn.Linear(2, 3))
+    found = plan(model.train(), torch.rand(4, 4))
+    assert {entry.group.name: entry.execution for entry in found.planned} == {"4": "as is"}
+
+
+def test_a_layer_that_is_not_cut_may_have_a_weight_of_any_shape() -> None:
+    class Ensemble(nn.Linear):
+        def __init__(self) -> None:
+            super().__init__(2, 2)
+            self.weight = nn.Parameter(torch.randn(3, 2, 2))
+            self.bias = nn.Parameter(torch.zeros(2))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return (x @ self.weight).mean(0) + self.bias
+
+    found = plan(nn.Sequential(*two_layers(), Ensemble()), torch.rand(4, 4))
+    assert {entry.execution for entry in found.planned} == {"as is"}
+
+
+def test_a_module_under_two_names_is_patched_under_the_first() -> None:
+    class Shared(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.i, self.o = nn.Conv2d(1, 8, 1), nn.Conv2d(8, 2, 1)
+            self.dw = nn.Conv2d(8, 8, 3, padding=1, groups=8)
+            self.again = self.dw
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.o(self.again(self.i(x)).relu())
+
+    x = torch.rand(2, 1, 6, 6)
+    gated = sparsify(Shared(), example_inputs=x, lam=0.0, initial=0.5)
+    small = gated.compact()
+    torch.testing.assert_close(small.eval()(x), gated.eval()(x))
+
+
+def test_a_forward_that_writes_into_its_input_is_planned_and_the_input_kept() -> None:
+    class Centering(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Linear(4, 8), nn.Linear(8, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            x.sub_(0.5).div_(2)
+            return self.b(self.a(x).relu())
+
+    x = torch.rand(3, 4)
+    before = x.clone()
+    gated = sparsify(Centering(), example_inputs=x, lam=0.0, initial=0.5)
+    assert torch.equal(x, before)
+    assert gated.groups[0].drops
+    assert gated.compact() is not None  # with its certificate

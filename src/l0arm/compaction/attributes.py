@@ -27,7 +27,8 @@ def update_attributes(module: nn.Module) -> None:
 
 
 def _linear(module: nn.Linear) -> None:
-    module.out_features, module.in_features = module.weight.shape
+    if module.weight.dim() == 2:  # a subclass may keep another kind of weight
+        module.out_features, module.in_features = module.weight.shape
 
 
 def _transposed(module: _ConvTransposeNd) -> None:

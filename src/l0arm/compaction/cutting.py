@@ -69,11 +69,13 @@ def _cut_tensors(model: nn.Module, layout: Layout, draw: Draw) -> None:
     cuts = {id(known[name]): (known[name], spec) for name, spec in layout.tensors.items()}
     new = {key: _cut(tensor, spec, draw) for key, (tensor, spec) in cuts.items()}
     for module in model.modules():
+        changed = False
         for home in (module._parameters, module._buffers):
-            for key, tensor in home.items():
-                if id(tensor) in new:
-                    home[key] = new[id(tensor)]  # type: ignore[assignment]
-        update_attributes(module)
+            for key in [key for key, tensor in home.items() if id(tensor) in new]:
+                home[key] = new[id(home[key])]  # type: ignore[assignment]
+                changed = True
+        if changed:  # to read a weight may compute it (spectral norm)
+            update_attributes(module)
 
 
 def _set_patched(model: nn.Module, layout: Layout, draw: Draw) -> None:

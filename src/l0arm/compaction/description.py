@@ -66,6 +66,7 @@ class Description:
             "certificate": None if self.certificate is None else dict(self.certificate),
         }
         try:
+            record = json.loads(json.dumps(record, allow_nan=False))  # keys become text
             record["sha256"] = digest(record)
         except (TypeError, ValueError) as error:
             raise SavedError(f"metrics or certificate cannot be written as JSON: {error}") from None

@@ -21,7 +21,7 @@ DROPOUTS = frozenset(
 def without_dropout(model: nn.Module) -> None:
     """Rates of dropout, stochastic depth and the like set to 0, in modules and configurations."""
     for module in model.modules():
-        for home in (module, getattr(module, "config", None)):
+        for home in (module, vars(module).get("config")):  # one of the class is not the copy's
             for name, value in dict(getattr(home, "__dict__", {})).items():
                 rate = isinstance(value, float) and "drop" in name.lower()
                 if rate or (isinstance(home, nn.modules.dropout._DropoutNd) and name == "p"):

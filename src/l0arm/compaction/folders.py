@@ -15,10 +15,14 @@ OWN = {DESCRIPTION, TENSORS, CARD, CONFIG}
 OWN_ENDINGS = {".onnx", ".pt2"}  # what export may have put beside them
 
 
-def check_free(folder: Path, *, force: bool) -> None:
-    """Refuse to write where something is; with ``force``, unless it is a saved network whole."""
+def check_free(folder: Path, *, force: bool) -> Path:
+    """Refuse to write where something is; with ``force``, unless it is a saved network whole.
+
+    Gives the folder, or the one that a link leads to: the link stays.
+    """
+    folder = folder.resolve() if folder.is_symlink() else folder
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
-        return
+        return folder
     if not force:
         raise FileExistsError(
             f"{folder} exists; choose another folder, or let it be replaced: force=True, or "
@@ -36,6 +40,7 @@ def check_free(folder: Path, *, force: bool) -> None:
             f"{folder} also holds {', '.join(foreign[:3])}, which l0arm did not write, so it is "
             "not replaced by force; move that away, or choose another folder"
         )
+    return folder
 
 
 @contextmanager
@@ -60,7 +65,11 @@ def _exchange(new: Path, folder: Path) -> None:
         new.rename(folder)
         return
     old = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}.", suffix=".old.tmp"))
-    folder.rename(old)  # onto an empty folder
+    try:
+        folder.rename(old)  # onto an empty folder
+    except BaseException:
+        old.rmdir()
+        raise
     try:
         new.rename(folder)
     except BaseException:

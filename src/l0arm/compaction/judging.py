@@ -134,6 +134,7 @@ class Scratch:
         with quiet(model), _as_before(model), NoDropout(), torch.set_grad_enabled(graph):
             torch.manual_seed(seed)
             model.train(mode == "train")
+            x = x.each(torch.clone)  # a forward may write into its input
             return chosen(model(*x.args, **x.kwargs), x.outputs)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from l0arm.groups.apart import apart, typical
 from l0arm.groups.outputs import chosen, tensors_in
 
 __all__ = ["chosen", "difference", "holds_numbers", "measured", "tensors_in"]
@@ -17,7 +18,7 @@ def difference(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> float:
     """The largest difference relative to max|y| of its tensor; infinite if shapes differ."""
     if list(one) != list(other):
         return math.inf
-    return max((_apart(one[name], y) for name, y in other.items()), default=0.0)
+    return max((apart(one[name], y) for name, y in other.items()), default=0.0)
 
 
 def holds_numbers(outputs: Mapping[str, Tensor]) -> bool:
@@ -26,25 +27,10 @@ def holds_numbers(outputs: Mapping[str, Tensor]) -> bool:
 
 
 def measured(y: Tensor) -> Tensor:
-    """Where an output measures: finite, and not all whole numbers, which are counts or choices."""
+    """Where an output measures: numbers of its own, and not all whole: those count or choose."""
     if not (y.is_floating_point() or y.is_complex()):
         return y.new_zeros(y.shape, dtype=torch.bool)
-    finite = y.isfinite()
+    own = typical(y)
     real = torch.view_as_real(y) if y.is_complex() else y
-    values = real[finite]
-    return finite if bool((values != values.round()).any()) else torch.zeros_like(finite)
-
-
-def _apart(got: Tensor, y: Tensor) -> float:
-    if got.shape != y.shape:
-        return math.inf
-    if not (y.is_floating_point() or y.is_complex()):
-        return 0.0 if bool((got == y).all()) else math.inf
-    finite = y.isfinite()
-    if not bool((got.isfinite() == finite).all()):
-        return math.inf
-    if not bool(finite.any()):
-        return 0.0
-    apart = float((got - y)[finite].abs().max())
-    scale = float(y[finite].abs().max())
-    return apart / scale if scale else (math.inf if apart else 0.0)
+    values = real[own]
+    return own if bool((values != values.round()).any()) else torch.zeros_like(own)

@@ -17,6 +17,7 @@ from l0arm.compaction.folders import CARD, CONFIG, DESCRIPTION, TENSORS, appeari
 from l0arm.compaction.rebuilding import attributes_of, check_same, rebuilt
 from l0arm.compaction.uniform import tie_widths
 from l0arm.compaction.weights_file import (
+    KNOWN,
     SavedError,
     facts_of,
     read_header,
@@ -57,8 +58,7 @@ def save(
         raise TypeError(
             f"save takes the gated model, which knows what was cut; got {type(gated).__name__}"
         )
-    folder = Path(folder)
-    check_free(folder, force=force)
+    folder = check_free(Path(folder), force=force)
     _check_extra_state(gated.model)
     tied = tie_widths(gated) if uniform else None
     z_bar = gated.deterministic() if tied is None else tied.z
@@ -68,7 +68,7 @@ def save(
     gated.warn_of_empty(draw)
     small = cut_copy(gated, draw)
     attributes = attributes_of(small, gated.groups)
-    small = select_inputs(small, gated.layout, draw)
+    small = _writable(select_inputs(small, gated.layout, draw))
     with appearing(folder) as new:
         write_tensors(new / TENSORS, tensors_once(small))
         told = Description(
@@ -79,6 +79,7 @@ def save(
             certificate=None if certificate is None else certificate.as_record(),
         )
         _write_texts(new, told, None if tied is None else tied.config)
+        inspect_saved(new)  # what is written can be read
     return folder
 
 
@@ -93,6 +94,17 @@ def _structure(gated: Gated, small: nn.Module, draw: Draw) -> dict[str, Any]:
         "original": facts_of(gated.model),
         "tensors": facts_of(small),
     }
+
+
+def _writable(small: nn.Module) -> nn.Module:
+    """The network itself, if the format has a place for all of its numbers."""
+    for name, fact in facts_of(small).items():
+        if fact.dtype not in KNOWN:
+            raise SavedError(
+                f"'{name}' holds numbers of kind {fact.dtype}, which the format has no place for; "
+                "keep them as real numbers (torch.view_as_real), or compute them in forward"
+            )
+    return small
 
 
 def _write_texts(new: Path, told: Description, config: str | None) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from l0arm.groups.apart import apart
 from l0arm.groups.modes import in_eval
 from l0arm.groups.outputs import chosen
 
@@ -55,10 +56,12 @@ def _difference(
         with torch.no_grad(), gated.drawn(z, writes=False):
             found.append(_numbers(gated(*args, **kwargs), gated.outputs))
     sliced, masked = found
-    if not all(bool(tensor.isfinite().all()) for tensor in masked.values()):
+    if any(bool(y.isnan().any()) or not bool(y.isfinite().any()) for y in masked.values()):
         raise ValueError("the outputs are not finite and cannot be compared; check the input")
-    pairs = [(sliced.get(name), y) for name, y in masked.items()]
-    return max(_apart(x, y) for x, y in pairs), max(_allowed(y) for y in masked.values())
+    allowed = max(_allowed(y) for y in masked.values())
+    if sliced.keys() != masked.keys():
+        return math.inf, allowed
+    return max(apart(sliced[name], y) for name, y in masked.items()), allowed
 
 
 def _numbers(output: Any, names: tuple[str, ...]) -> dict[str, Tensor]:
@@ -75,13 +78,6 @@ def _numbers(output: Any, names: tuple[str, ...]) -> dict[str, Tensor]:
             "dataclasses"
         )
     return found
-
-
-def _apart(sliced: Tensor | None, masked: Tensor) -> float:
-    if sliced is None or sliced.shape != masked.shape:
-        return math.inf
-    scale = max(float(masked.abs().max()), torch.finfo(masked.dtype).tiny)
-    return float((sliced - masked).abs().max()) / scale
 
 
 def _allowed(masked: Tensor) -> float:

@@ -37,11 +37,18 @@ def expected_share(layout: Layout, spec: TensorCut, shape: torch.Size, pi: Tenso
 
 
 def _open(axis: Axis, padded: Tensor, without: int | None = None) -> Tensor:
-    """P(open) of every position of a dimension: all groups that reach it agree."""
-    probability = padded.new_ones(axis.size)
+    """P(open) of every position of a dimension: all gates that reach it agree.
+
+    A gate that reaches a position twice (a tied weight, made and read) counts once.
+    """
+    probability, seen = padded.new_ones(axis.size), list[Tensor]()
     for reach in axis.reaches:
         if reach.drops and reach.group != without:
-            probability = probability * padded[reach.gates_on(padded.device)]
+            gates = reach.gates_on(padded.device)
+            for earlier in seen:
+                gates = torch.where(gates == earlier, len(padded) - 1, gates)
+            seen.append(gates)
+            probability = probability * padded[gates]
     return probability
 
 

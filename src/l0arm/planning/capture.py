@@ -13,6 +13,7 @@ import torch
 from torch import fx, nn
 from torch.utils import _pytree as pytree
 
+from l0arm.groups.example import Example
 from l0arm.groups.layout import named_tensors
 from l0arm.groups.modes import quiet
 from l0arm.groups.outputs import tensors_in
@@ -34,8 +35,9 @@ class Captured:
 def capture(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Captured:
     """Run ``torch.export`` in eval mode, without gradients and caches."""
     with quiet(model):
+        own = Example(tuple(args), dict(kwargs)).each(torch.clone)  # a forward may write into it
         try:
-            output = model(*args, **kwargs)
+            output = model(*own.args, **own.kwargs)
         except Exception as error:
             raise PlanError(
                 f"the model does not run on the example inputs: {_first_line(error)}; check their "

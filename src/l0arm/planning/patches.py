@@ -70,12 +70,14 @@ def _candidates(
     model: nn.Module, places: Sequence[Tally], found: Found
 ) -> Iterator[tuple[Patch, bool]]:
     """Patches by the value of attributes, and whether the operator takes that very attribute."""
+    first = {id(module): name for name, module in model.named_modules()}
     for tally in places:
         numbers = {tally.times.get(root, 0) for root in found.roots}
         per_unit = numbers.pop() if len(numbers) == 1 else 0
         for name in reversed(tally.count.modules) if per_unit else ():
-            for attribute, value in vars(model.get_submodule(name)).items():
+            module = model.get_submodule(name)
+            for attribute, value in vars(module).items():
                 if type(value) is int and value == tally.count.atoms.size:
                     innermost = name == tally.count.modules[-1]
                     needed = innermost and attribute == tally.count.attribute
-                    yield Patch(name, attribute, per_unit), needed
+                    yield Patch(first[id(module)], attribute, per_unit), needed

@@ -11,6 +11,7 @@ from torch import nn
 from l0arm.groups import Gated, Group
 from l0arm.groups.attention import replace_attention
 from l0arm.groups.copying import copied
+from l0arm.groups.example import Example
 from l0arm.groups.layout import named_tensors
 from l0arm.planning.capture import Captured, PlanError, capture, first_names
 from l0arm.planning.gains import macs_freed, weights_freed
@@ -49,8 +50,7 @@ def plan(
     >>> [(group.name, group.units) for group in plan(net, torch.rand(1, 4)).groups]
     [('0', 8)]
     """
-    args = example_inputs if isinstance(example_inputs, tuple | list) else (example_inputs,)
-    kwargs = dict(example_kwargs or {})
+    args, kwargs = _cloned(example_inputs, example_kwargs)
     _check(model)
     included = matching_modules(model, include, "include")
     twin = _twin(model)
@@ -72,6 +72,15 @@ def plan(
         for entry, way in zip(asked, settled, strict=True)
     ]
     return _plan(model, trace, found, asked, told, ways, replaced)
+
+
+def _cloned(
+    inputs: Sequence[Any] | Any, kwargs: Mapping[str, Any] | None
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of a call, apart from the user's tensors: a forward may write into them."""
+    example = Example.of(inputs, kwargs or {})
+    assert example is not None
+    return example.args, dict(example.kwargs)
 
 
 def _plan(
