@@ -114,8 +114,8 @@ def test_export_of_another_network_needs_its_factory(
         ("export other --out a.txt", "cannot export to a.txt: .onnx, or .pt2"),
         ("export other --out a.pt2 --int8", "cannot export to a.pt2"),
         ("export nowhere", "neither the folder of a run nor that of a saved network"),
-        ("export other --out a.pt2 --model nowhere:x --input 6", "--model nowhere:x: No module"),
-        ("export other --out a.pt2 --model l0arm:x --input 6", "write package.module:factory"),
+        ("export other --out a.pt2 --model nowhere:x --input 6", "'nowhere' cannot be imported"),
+        ("export other --out a.pt2 --model l0arm:x --input 6", "'l0arm' has no 'x'"),
         ("export other --out a.pt2 --model l0arm.models:MLP --input 6,x", "--input 6,x: write the"),
         (
             "export other --out a.pt2 --model l0arm.models:MLP --input 6",

@@ -127,7 +127,7 @@ def test_a_teacher_that_has_not_finished_is_named(
     tmp_path: Path, quick: Quick, digits: Dataset
 ) -> None:
     folder = run_of(tmp_path)
-    with pytest.raises(UserError, match=r"train it first: l0arm train mlp-dense --seed 0"):
+    with pytest.raises(UserError, match=r"l0arm train mlp-dense --seed 0 --run-dir .*seed-0"):
         train(folder, quick("mlp-l0-arm", *TAUGHT), digits)
     assert not folder.recipe_file.exists()
 

@@ -14,7 +14,7 @@ from l0arm.cli.console import say, say_json
 from l0arm.cli.deployed import Force, Model, Size, check_absent, deployment
 from l0arm.cli.forms import forms_of
 from l0arm.cli.options import DataDir, Json, OutsideMethod
-from l0arm.cli.outside import use_method
+from l0arm.cli.outside import use_outside
 from l0arm.experiments.bench_record import bench_file
 from l0arm.experiments.errors import UserError, nearest
 from l0arm.experiments.files import replacing, write_json
@@ -63,7 +63,7 @@ def bench(
     stem = out or _home(path)
     files = [stem / "bench.txt", stem / "bench.json"]
     check_absent(files, force=force)
-    use_method(method)
+    use_outside(method)
     found = deployment(path, data_dir, model, size, quiet=as_json)
     with tempfile.TemporaryDirectory() as folder:
         forms = forms_of(found, Path(folder))

@@ -12,7 +12,7 @@ from l0arm.cli.console import say, say_json
 from l0arm.cli.deployed import Force
 from l0arm.cli.loading import load_data
 from l0arm.cli.options import DataDir, Json, OutsideMethod, Run
-from l0arm.cli.outside import use_method
+from l0arm.cli.outside import use_outside
 from l0arm.compaction.folders import check_free
 from l0arm.experiments.deployment import EXAMPLES, network_record
 from l0arm.experiments.folder import RunFolder
@@ -32,7 +32,7 @@ def compact(
     l0arm.json (with the certificate of equality), model.safetensors and a README.md;
     `l0arm.load(FOLDER, factory)` reads it.
     """
-    use_method(method)
+    use_outside(method)
     folder, path = RunFolder(run), out or run / "compact"
     check_free(path, force=force)
     trained = trained_network(folder, load_data(folder.recipe().data.name, data_dir, quiet=as_json))

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from torch import nn
 
+from l0arm.cli.factory import made_by
 from l0arm.cli.loading import load_data
 from l0arm.experiments.deployment import Deployment, of_run, of_saved
 from l0arm.experiments.errors import UserError
@@ -37,17 +36,8 @@ def deployment(
         return of_run(folder, load_data(folder.recipe().data.name, data_dir, quiet=quiet))
     if not (path / "l0arm.json").is_file():
         raise UserError(f"{path} is neither the folder of a run nor that of a saved network")
-    factory = None if model is None else _factory(model)
+    factory = None if model is None else partial(made_by, model)
     return of_saved(path, factory, None if size is None else _size(size))
-
-
-def _factory(told: str) -> Callable[[], nn.Module]:
-    module, _, name = told.partition(":")
-    try:
-        factory: Callable[[], nn.Module] = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise UserError(f"--model {told}: {error}; write package.module:factory") from None
-    return factory
 
 
 def _size(told: str) -> list[int]:

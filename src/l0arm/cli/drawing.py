@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,11 +35,21 @@ def drawable(path: Path) -> Run:
     )
 
 
+def drawables(paths: Sequence[Path]) -> list[Run]:
+    """Several runs; those that would look the same are told apart by their folders."""
+    runs = [drawable(path) for path in paths]
+    names = [(run.network, run.label) for run in runs]
+    return [
+        run if names.count(name) == 1 else replace(run, label=f"{run.label} ({path})")
+        for run, name, path in zip(runs, names, paths, strict=True)
+    ]
+
+
 def first_run(runs: Path, names: Sequence[str]) -> Path | None:
     """The folder of the first of these recipes that has a run, its lowest seed."""
     for name in names:
-        seeds = sorted((runs / name).glob("seed-*"), key=lambda path: int(path.name[5:]))
-        for path in seeds:
+        seeds = [p for p in (runs / name).glob("seed-*") if p.name[5:].isdecimal()]  # not logs
+        for path in sorted(seeds, key=lambda path: int(path.name[5:])):
             if (path / "epochs.jsonl").exists() or (path / "epochs.jsonl.gz").exists():
                 return path
     return None
@@ -48,7 +59,9 @@ def _inputs(folder: RunFolder, recipe: Recipe) -> Inputs | None:
     """The gates of the input pixels, when the run is done and has such."""
     gates = folder.read_result()["gates"] if folder.finished else {}
     pixels = gates.get("fc1", [])
-    return Inputs(pixels) if recipe.model.name == "mlp" and len(pixels) == 784 else None
+    if recipe.model.name != "mlp" or len(pixels) != 784:
+        return None
+    return Inputs(pixels, tau=_cut(folder, "fc1", pixels))
 
 
 def _filters(folder: RunFolder, recipe: Recipe) -> Filters | None:
@@ -59,7 +72,15 @@ def _filters(folder: RunFolder, recipe: Recipe) -> Filters | None:
     if state is None or layer not in gates or recipe.model.name != "lenet5":
         return None
     weight: Any = state["trainee"].get(f"model.{layer}.weight")
-    return None if weight is None else Filters(weight.numpy(), gates[layer])
+    if weight is None:
+        return None
+    return Filters(weight.numpy(), gates[layer], tau=_cut(folder, layer, gates[layer]))
+
+
+def _cut(folder: RunFolder, group: str, pi: Sequence[float]) -> float:
+    """Between the gates that end open, as many as the records say, and the others."""
+    kept = {g.name: g.open for g in records.read(folder.records)[-1].groups}[group]
+    return sorted(pi, reverse=True)[kept] if kept < len(pi) else -1.0
 
 
 def required(run: Path | None, what: str, way_out: str) -> Path:

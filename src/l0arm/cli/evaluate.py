@@ -5,7 +5,7 @@ from __future__ import annotations
 from l0arm.cli.console import say, say_json
 from l0arm.cli.loading import load_data
 from l0arm.cli.options import DataDir, Json, OutsideMethod, Run
-from l0arm.cli.outside import use_method
+from l0arm.cli.outside import use_outside
 from l0arm.experiments.folder import RunFolder
 from l0arm.experiments.trained import trained_network
 
@@ -14,7 +14,7 @@ def evaluate(
     run: Run, data_dir: DataDir = None, method: OutsideMethod = None, as_json: Json = False
 ) -> None:
     """Measure the newest checkpoint of a run on the test images, gated and compacted."""
-    use_method(method)
+    use_outside(method)
     folder = RunFolder(run)
     data = load_data(folder.recipe().data.name, data_dir, quiet=as_json)
     trained = trained_network(folder, data)

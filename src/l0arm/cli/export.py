@@ -11,7 +11,7 @@ from torch import Tensor
 from l0arm.cli.console import say, say_json
 from l0arm.cli.deployed import Force, Model, Size, Target, check_absent, deployment
 from l0arm.cli.options import DataDir, Json, OutsideMethod
-from l0arm.cli.outside import use_method
+from l0arm.cli.outside import use_outside
 from l0arm.experiments.deployment import Deployment
 from l0arm.experiments.errors import UserError
 from l0arm.export import Exported, OnnxNetwork, export_onnx, export_program
@@ -40,7 +40,7 @@ def export(
     if file.suffix not in (".onnx", ".pt2") or (int8 and file.suffix != ".onnx"):
         raise UserError(f"cannot export to {file.name}: .onnx, or .pt2 without --int8")
     check_absent([file, *([file.with_suffix(".int8.onnx")] if int8 else [])], force=force)
-    use_method(method)
+    use_outside(method)
     found = deployment(path, data_dir, model, size, quiet=as_json)
     if file.suffix == ".pt2":
         done = export_program(found.compact, found.example, file, force=force)

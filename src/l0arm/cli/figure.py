@@ -10,7 +10,7 @@ import typer
 
 from l0arm import plots
 from l0arm.cli.console import say
-from l0arm.cli.drawing import drawable, first_run, required
+from l0arm.cli.drawing import drawable, drawables, first_run, required
 from l0arm.cli.options import RunsRoot
 from l0arm.experiments.errors import UserError, nearest
 
@@ -96,14 +96,14 @@ def _inputs(runs: Path, chosen: Sequence[Path]) -> Any:
     run = drawable(_one(runs, chosen, "inputs", "mlp-l0-arm"))
     if run.inputs is None:
         raise UserError("inputs: the run has no gates on pixels, or is not finished yet")
-    return plots.surviving_inputs(run.inputs.pi)
+    return plots.surviving_inputs(run.inputs.pi, tau=run.inputs.tau)
 
 
 def _filters(runs: Path, chosen: Sequence[Path]) -> Any:
     run = drawable(_one(runs, chosen, "filters", "lenet5-l0-arm"))
     if run.filters is None:
         raise UserError("filters: the run has no gates on image filters, or no checkpoint")
-    return plots.surviving_filters(run.filters.weight, run.filters.pi)
+    return plots.surviving_filters(run.filters.weight, run.filters.pi, tau=run.filters.tau)
 
 
 def _one(runs: Path, chosen: Sequence[Path], name: str, recipe: str) -> Path:
@@ -113,7 +113,7 @@ def _one(runs: Path, chosen: Sequence[Path], name: str, recipe: str) -> Path:
 
 def _by_network(chosen: Sequence[Path]) -> dict[str, dict[str, Any]]:
     columns: dict[str, dict[str, Any]] = {}
-    for run in map(drawable, chosen):
+    for run in drawables(chosen):
         columns.setdefault(run.network, {})[run.label] = run.epochs
     return columns
 

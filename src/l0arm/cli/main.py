@@ -61,6 +61,11 @@ def main() -> None:
         if "l0arm[" not in str(error):  # not an extra that is missing
             raise
         _end(f"error: {error}", 2)
+    except BrokenPipeError:  # of what is printed: whoever read it has gone
+        sys.stderr.close()
+        sys.exit(1)
+    except OSError as error:
+        _end(f"error: {error.strerror or error}: {error.filename or ''}", 2)
     except (RunFailed, ProcessLost) as error:
         _end(f"failed: {error}", 1)
     except Interrupted as error:

@@ -24,6 +24,16 @@ def use_method(name: str | None) -> list[str]:
     return [f'method.name="{name}"']
 
 
+def use_outside(name: str | None) -> None:
+    """The method of a run is its own; one from outside the package has to be named again."""
+    if name is not None and ":" not in name:
+        raise UserError(
+            f"--method {name}: a run has its method; only one from outside the package "
+            "(package.module:factory) is named again"
+        )
+    use_method(name)
+
+
 def _imported(name: str) -> Callable[..., Method]:
     module, _, attribute = name.partition(":")
     here = str(Path.cwd())

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from l0arm.cli.console import say
-from l0arm.cli.drawing import drawable
+from l0arm.cli.drawing import drawables
 from l0arm.plots.report import page, write_page
 from l0arm.plots.sections import comparison_section, run_section
 
@@ -21,7 +21,7 @@ def report(
 
     l0arm report runs/mlp-l0-arm/seed-0 runs/mlp-l0-arm-control/seed-0 --out mlp.html
     """
-    drawn = [drawable(path) for path in run]
+    drawn = drawables(run)
     sections = [comparison_section(drawn)] if len(drawn) > 1 else []
     sections += [run_section(one) for one in drawn]
     title = drawn[0].network if len({one.network for one in drawn}) == 1 else "l0arm runs"

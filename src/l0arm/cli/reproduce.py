@@ -15,16 +15,24 @@ from l0arm.cli.loading import load_data
 from l0arm.cli.options import DataDir, Quiet, RunsRoot
 from l0arm.cli.table import write_table
 from l0arm.experiments.archive import archive
-from l0arm.experiments.campaign import Campaign, Job, jobs_of, progress, recipes_of
+from l0arm.experiments.campaign import (
+    Campaign,
+    Job,
+    check_same,
+    jobs_of,
+    progress,
+    recipes_of,
+)
 from l0arm.experiments.errors import RunFailed
 from l0arm.experiments.executors import executor_named
+from l0arm.experiments.folder import RunFolder
 
 
 def reproduce(
     what: Annotated[str, typer.Argument(help="table2 (MNIST) or table3 (CIFAR).")],
     data_dir: DataDir = None,
     seeds: Annotated[int, typer.Option(min=1, help="Runs of each row; the paper has 5.")] = 5,
-    epochs: Annotated[int | None, typer.Option(help="Instead of the recipe's 200.")] = None,
+    epochs: Annotated[int | None, typer.Option(min=1, help="Instead of the recipe's 200.")] = None,
     jobs: Annotated[
         int | None,
         typer.Option(min=1, help="Runs at a time; each uses one core. All cores, unless told."),
@@ -55,11 +63,14 @@ def reproduce(
         l0arm reproduce table3 --data-dir ~/cifar --set training.device=cuda --jobs 1
     """
     runs, data_dir = runs.absolute(), data_dir and data_dir.absolute()
-    recipes = recipes_of(what, only)
+    todo = jobs_of(recipes_of(what, only), runs, seeds, epochs, set_ or ())
+    for job in todo:
+        check_same(job, job.folder, "--runs")
+        check_same(job, RunFolder(_kept(job, runs, results)), "--results")
     with executor_named(executor, ray_address) as place:
-        for name in sorted({recipe.data.name for recipe in recipes}):
+        for name in sorted({job.recipe.data.name for job in todo}):
             load_data(name, data_dir, quiet=quiet)  # a missing file is told before anything runs
-        campaign = Campaign(jobs_of(recipes, runs, seeds, epochs, set_ or ()), data_dir, place)
+        campaign = Campaign(todo, data_dir, place)
         try:
             failed = _watched(campaign, jobs or place.slots(), quiet)
         finally:
@@ -74,18 +85,38 @@ def reproduce(
         )
 
 
+def _kept(job: Job, runs: Path, results: Path) -> Path:
+    """Where the small copy of a finished run goes."""
+    return results / "runs" / job.folder.path.relative_to(runs)
+
+
 def _archive(campaign: Campaign, runs: Path, results: Path) -> None:
     for job in campaign.jobs:
-        if job.folder.finished:
-            archive(job.folder, results / "runs" / job.folder.path.relative_to(runs))
+        if job.folder.finished and job.folder.records.exists():  # else it is a copy itself
+            archive(job.folder, _kept(job, runs, results))
 
 
 def _watched(campaign: Campaign, jobs: int, quiet: bool) -> list[Job]:
     console = Console()
     if quiet or not console.is_terminal:
-        return campaign.run(jobs, lambda _: None)
+        return campaign.run(jobs, _Lines(campaign, quiet))
     with Live(_overview(campaign), console=console, refresh_per_second=1) as live:
         return campaign.run(jobs, lambda c: live.update(_overview(c)))
+
+
+class _Lines:
+    """Without a terminal: a line for each run that ends."""
+
+    def __init__(self, campaign: Campaign, quiet: bool) -> None:
+        self.quiet = quiet
+        self.done = sum(job.folder.finished for job in campaign.jobs)
+        say(f"{self.done} of {len(campaign.jobs)} runs are there", quiet=quiet)
+
+    def __call__(self, campaign: Campaign) -> None:
+        done = sum(job.folder.finished for job in campaign.jobs)
+        if done > self.done:
+            self.done = done
+            say(f"{done} of {len(campaign.jobs)} runs done", quiet=self.quiet)
 
 
 def _overview(campaign: Campaign) -> Table:

@@ -14,7 +14,7 @@ from l0arm.cli.console import say, say_json
 from l0arm.cli.deployed import Force, check_absent
 from l0arm.cli.loading import load_data
 from l0arm.cli.options import DataDir, Json, OutsideMethod, Run
-from l0arm.cli.outside import use_method
+from l0arm.cli.outside import use_outside
 from l0arm.experiments.errors import UserError
 from l0arm.experiments.files import replacing, write_json
 from l0arm.experiments.folder import RunFolder
@@ -51,7 +51,7 @@ def sweep(
     stem = out or run / "sweep"
     paths = [stem.with_name(stem.name + ending) for ending in (".md", ".json", ".png")]
     check_absent(paths, force=force)
-    use_method(method)
+    use_outside(method)
     folder = RunFolder(run)
     trained = trained_network(folder, load_data(folder.recipe().data.name, data_dir, quiet=as_json))
     points = swept(trained, trained.gated(), thresholds)

@@ -33,4 +33,6 @@ def write_table(what: str, runs: Path, results: Path, seeds: int) -> tuple[Path,
     """The table as text and as data."""
     if what not in TABLES:
         raise UserError(f"no table '{what}'; there are {', '.join(TABLES)}")
+    if not runs.is_dir():
+        raise UserError(f"no folder of runs at {runs}; name it with --runs, or train something")
     return table_text.write_table(TABLES[what](runs, seeds), results)

@@ -41,7 +41,12 @@ def train(
         bool, typer.Option("--resume", help="Go on with a run that was cut off.")
     ] = False,
     checkpoint_every: Annotated[
-        float, typer.Option(min=0, metavar="SECONDS", help="How often to save; 0: at every step.")
+        float,
+        typer.Option(
+            min=0,
+            metavar="SECONDS",
+            help="How often to save (within an epoch, a tenth as often); 0: at every step.",
+        ),
     ] = 60.0,
     tensorboard: Annotated[
         bool, typer.Option("--tensorboard", help="Also write TensorBoard events to the run.")

@@ -92,7 +92,10 @@ def build_method(spec: MethodSpec, n: int) -> Method:
 
 def build_trainee(recipe: Recipe, data: Dataset) -> Trainee:
     """The network under its method."""
-    model = build_model(recipe.model, data).to(data.train_images.device)
+    try:
+        model = build_model(recipe.model, data).to(data.train_images.device)
+    except ValueError as error:
+        raise UserError(f"recipe '{recipe.name}': model: {error}") from None
     if not recipe.gated:
         return Plain(model)
     method = build_method(recipe.method, len(data.train_images))

@@ -11,7 +11,7 @@ from pathlib import Path
 from l0arm.experiments import records
 from l0arm.experiments.errors import UserError
 from l0arm.experiments.executors import End, Executor, Handle, LocalProcesses, Work
-from l0arm.experiments.folder import RunFolder
+from l0arm.experiments.folder import RunFolder, difference
 from l0arm.experiments.interruption import ends_as_interrupts
 from l0arm.experiments.recipe import Recipe, load_recipe
 from l0arm.experiments.tables import table_recipes
@@ -142,16 +142,27 @@ def jobs_of(
     for seed in range(seeds):
         for recipe in recipes:
             overrides = [*settings, f"training.seed={seed}"]
-            overrides += [f"training.epochs={epochs}"] if epochs else []
+            overrides += [f"training.epochs={epochs}"] if epochs is not None else []
             path = runs / recipe.name / f"seed-{seed}"
             changed = load_recipe(recipe.name, overrides)
             jobs.append(Job(changed, RunFolder(path), tuple(settings)))
     return jobs
 
 
+def check_same(job: Job, there: RunFolder, option: str) -> None:
+    """Refuse a finished run with other settings in the place of this one."""
+    if there.finished and there.recipe() != job.recipe:
+        raise UserError(
+            f"{there.path} is a finished run with other settings "
+            f"({difference(there.recipe(), job.recipe)}); choose another folder with {option}, or "
+            "give the settings that it has"
+        )
+
+
 def progress(job: Job) -> records.EpochRecord | None:
     """The last record of a job, if it has one."""
-    return records.read(job.folder.records)[-1] if job.epochs_done() else None
+    found = records.read(job.folder.records) if job.epochs_done() else []
+    return found[-1] if found else None  # the first line may be under way
 
 
 def _appears(path: Path, seconds: float) -> bool:

@@ -45,7 +45,7 @@ def newest_checkpoint(folder: Path) -> tuple[dict[str, Any] | None, list[str]]:
     for number in _numbers(folder):
         try:
             return _read(folder, number), damaged
-        except (OSError, ValueError, KeyError) as error:
+        except (OSError, ValueError, KeyError, TypeError) as error:
             damaged.append(f"{_tree(folder, number)}: {error}")
     return None, damaged
 

@@ -110,7 +110,8 @@ def _check(teacher: RunFolder, recipe: Recipe, spec: TeacherSpec) -> None:
         seed = recipe.training.seed
         raise UserError(
             f"recipe '{recipe.name}' learns from '{spec.recipe}', whose run is not finished in "
-            f"{teacher.path}; train it first: l0arm train {spec.recipe} --seed {seed}"
+            f"{teacher.path}; train it first, on the same data: l0arm train {spec.recipe} --seed "
+            f"{seed} --run-dir {teacher.path}"
         )
     if teacher.recipe().data != recipe.data:
         raise UserError(

@@ -54,13 +54,15 @@ class RunFolder:
 
     def read_result(self) -> dict[str, Any]:
         """What came out, once the run is done."""
-        result: dict[str, Any] = self._json(self.result)
+        result = self._json(self.result)
+        if not isinstance(result, dict) or not isinstance(result.get("gates"), dict):
+            raise UserError(f"{self.result} is damaged; start the run in a new folder")
         return result
 
     def _json(self, path: Path) -> Any:
         try:
             return json.loads(path.read_text(encoding="utf-8"))
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             raise UserError(f"no {path.name} in {self.path}: is it the folder of a run?") from None
         except ValueError as error:
             raise UserError(f"{path} is damaged ({error}); start the run in a new folder") from None

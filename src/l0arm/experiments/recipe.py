@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Iterable
 from importlib.resources import files
@@ -202,6 +203,8 @@ def _read(name_or_path: str) -> tuple[str, str]:
             return path.read_text(encoding="utf-8"), path.stem
         except OSError as error:
             raise UserError(f"cannot read the recipe {path}: {error.strerror}") from None
+        except UnicodeDecodeError:
+            raise UserError(f"cannot read the recipe {path}: it is not text in UTF-8") from None
     if name_or_path not in recipe_names():
         hint = nearest(name_or_path, recipe_names())
         raise UserError(f"no recipe '{name_or_path}'; {hint} (or give the path of a .toml file)")
@@ -222,6 +225,9 @@ def _apply(settings: dict[str, Any], override: str) -> None:
     except tomllib.TOMLDecodeError:
         parsed = value
     *tables, field = key.strip().split(".")
+    for name in (*tables, field):
+        if not re.fullmatch(r"[\w-]+", name):
+            raise UserError(f"'{override}': '{name}' is no name of a setting")
     for table in tables:
         settings = settings.setdefault(table, {})
         if not isinstance(settings, dict):
@@ -236,9 +242,9 @@ def _sentence(error: ValidationError, where: str) -> str:
     """The first thing wrong, with the nearest field when one is unknown."""
     first = error.errors()[0]
     parts = [str(part) for part in first["loc"]]  # with the kinds of number tried: no names
-    path = [part for part in parts if part.isidentifier() or part.isdigit()]
     if first["type"] == "extra_forbidden":
-        return f"{where} has an unknown field '{'.'.join(path)}'; {_fields_near(path)}"
+        return f"{where} has an unknown field '{'.'.join(parts)}'; {_fields_near(parts)}"
+    path = [part for part in parts if part.isidentifier() or part.isdigit()]
     if first["type"] == "missing":
         return f"{where} lacks '{'.'.join(path)}'; add it"
     came = "" if isinstance(first["input"], dict) else f"; got {first['input']!r}"

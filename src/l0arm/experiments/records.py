@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import zlib
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -81,9 +82,12 @@ def read(path: Path) -> list[EpochRecord]:
     packed = path.with_name(path.name + ".gz")
     if not path.exists() and not packed.exists():
         raise UserError(f"no records in {path.parent}: is it the folder of a run?")
-    raw = path.read_bytes() if path.exists() else gzip.decompress(packed.read_bytes())
-    lines = [line for line in raw.splitlines() if _epoch(line) < float("inf")]
-    return [_record(json.loads(line)) for line in lines]
+    try:
+        raw = path.read_bytes() if path.exists() else gzip.decompress(packed.read_bytes())
+        lines = [line for line in raw.splitlines() if _epoch(line) < float("inf")]
+        return [_record(json.loads(line)) for line in lines]
+    except (EOFError, gzip.BadGzipFile, zlib.error, KeyError, TypeError) as error:
+        raise UserError(f"the records in {path.parent} are damaged: {error}") from None
 
 
 def _epoch(line: bytes) -> float:

@@ -43,8 +43,15 @@ def survivors(folder: RunFolder) -> Survivors:
     if not folder.finished:
         raise UserError(f"the run in {folder.path} is not finished; resume it")
     pi = folder.read_result()["gates"]
-    kept = {group.name: group.open for group in records.read(folder.records)[-1].groups}
+    kept = {group.name: group.open for group in _last(folder).groups}
     return {name: frozenset(_likeliest(part, kept[name])) for name, part in pi.items()}
+
+
+def _last(folder: RunFolder) -> records.EpochRecord:
+    found = records.read(folder.records)
+    if not found:
+        raise UserError(f"the run in {folder.path} is finished, but has no records")
+    return found[-1]
 
 
 def _likeliest(pi: Sequence[float], count: int) -> list[int]:

@@ -77,12 +77,17 @@ class Trackers:
             )
 
 
-@contextmanager
-def tracking(names: Sequence[str], run: Tracked) -> Iterator[Trackers]:
-    """The trackers of these names for as long as the run takes."""
+def check_trackers(names: Sequence[str]) -> None:
+    """Refuse what is not there, before a run has a folder."""
     for name in names:
         if name not in TRACKERS:
             raise UserError(f"no tracker '{name}'; {nearest(name, TRACKERS)}")
+
+
+@contextmanager
+def tracking(names: Sequence[str], run: Tracked) -> Iterator[Trackers]:
+    """The trackers of these names for as long as the run takes."""
+    check_trackers(names)
     trackers = Trackers({name: TRACKERS[name](run) for name in dict.fromkeys(names)})
     try:
         yield trackers

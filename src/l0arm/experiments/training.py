@@ -6,6 +6,7 @@ and epoch, everything else random comes from torch's generator, whose state is i
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -31,7 +32,7 @@ from l0arm.experiments.saving import Saving
 from l0arm.experiments.session import ALONE, Tally, new_session
 from l0arm.experiments.stages import Course, without_held_out
 from l0arm.experiments.together import check_same_run, first_does, objective, own_seed, share_of
-from l0arm.experiments.trackers import Tracked, Trackers, tracking
+from l0arm.experiments.trackers import Tracked, Trackers, check_trackers, tracking
 from l0arm.groups import Gated, NonFiniteLoss
 from l0arm.metrics import FlopsMeter
 
@@ -81,6 +82,7 @@ def train(
         stop = stack.enter_context(stoppable())
         if folder.finished:
             return folder.read_result()
+        check_trackers(trackers)
         saving = Saving(folder, team, stop, checkpoint_seconds)
         loop = _Loop(folder, recipe, data, observer or Silent(), saving)
         if team.first:
@@ -187,6 +189,11 @@ class _Loop:
 
     def _record(self) -> None:
         record = epoch_record(self.session, self.data, self.preprocess, self.meter)
+        if not math.isfinite(record.test_loss):
+            raise RunFailed(
+                f"epoch {record.epoch}: the test loss is {record.test_loss}, the run has diverged; "
+                f"lower the learning rate; {self.saving.told()}"
+            )
         records.append(self.folder.records, record)
         self.observer.recorded(record)
         self.trackers.record(record)

@@ -22,6 +22,7 @@ class Inputs:
 
     pi: Sequence[float]
     shape: tuple[int, int] = (28, 28)
+    tau: float = 0.5  # open are those above
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,7 @@ class Filters:
     weight: Any
     pi: Sequence[float]
     called: str = "filters"
+    tau: float = 0.5  # open are those above
 
 
 @dataclass(frozen=True)
@@ -144,17 +146,18 @@ def _pictures(run: Run) -> list[Picture]:
     name = f"{run.network}, {run.label}"
     pictures = []
     if run.inputs:
-        kept = sum(p > 0.5 for p in run.inputs.pi)
+        kept = sum(p > run.inputs.tau for p in run.inputs.pi)
         pictures.append(
             Picture(
-                surviving_inputs(run.inputs.pi, run.inputs.shape),
+                surviving_inputs(run.inputs.pi, run.inputs.shape, run.inputs.tau),
                 alt=f"The {kept} of {len(run.inputs.pi)} input pixels that {name} keeps",
                 caption="The gates of the input pixels: g(φ), and which pixels stay.",
             )
         )
     if run.filters:
-        kept = sum(p > 0.5 for p in run.filters.pi)
-        figure = surviving_filters(run.filters.weight, run.filters.pi, called=run.filters.called)
+        shown = run.filters
+        kept = sum(p > shown.tau for p in shown.pi)
+        figure = surviving_filters(shown.weight, shown.pi, tau=shown.tau, called=shown.called)
         pictures.append(
             Picture(
                 figure,
