@@ -12,6 +12,7 @@ from l0arm.gates import Fixed
 from l0arm.groups import Gated, Group, Slice
 from l0arm.groups.layout import named_tensors
 from l0arm.methods.alive import alive_units
+from l0arm.methods.keep import OnePerGroup
 from l0arm.methods.method import Method
 from l0arm.methods.shares import check_parts
 from l0arm.methods.stage import Stage, always, never
@@ -28,14 +29,13 @@ def group_lasso(lam: Strength, *, pretrain: float = 0.1, finetune: float = 0.2) 
     check_parts("to shrink in", pretrain=pretrain, finetune=finetune)
     before = (Stage("pretrain", pretrain, penalty=never),) if pretrain else ()
     after = (Stage("finetune", finetune, penalty=never),) if finetune else ()
-    proximal = ProximalStep(checked(lam))
     return Method(
         "group-lasso",
         Fixed(),
         Deterministic(),
         stages=(*before, Stage("shrink", 1 - pretrain - finetune, penalty=always), *after),
-        after_step=proximal,
-        check=proximal.check,
+        after_step=ProximalStep(checked(lam)),
+        check=OnePerGroup(lam, "lam"),
     )
 
 
@@ -50,10 +50,6 @@ class ProximalStep:
     """
 
     lam: Strength
-
-    def check(self, gated: Gated) -> None:
-        """Strengths that do not fit the groups are told before the training."""
-        per_group(self.lam, gated.groups)
 
     def __call__(self, gated: Gated, optimizer: torch.optim.Optimizer) -> None:
         if not gated.penalty_weight:

@@ -32,12 +32,13 @@ def shares(keep: Strength, gated: Gated) -> list[float]:
 
 @dataclass(frozen=True)
 class OnePerGroup:
-    """Refuses shares that do not fit the groups of a model, before it is trained."""
+    """Refuses numbers that do not fit the groups of a model, before it is trained."""
 
-    keep: Strength
+    numbers: Strength
+    what: str = "keep"
 
     def __call__(self, gated: Gated) -> None:
-        shares(self.keep, gated)
+        per_group(self.numbers, gated.groups, self.what)
 
 
 def largest(values: Tensor, share: float) -> Tensor:

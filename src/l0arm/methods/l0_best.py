@@ -72,9 +72,8 @@ def l0_best(
     method = replace(method, stages=(learn,))
     if not settle:
         return method
-    decide = Decide(at_most)
-    method = replace(method, check=decide.check)
-    fixed = Stage("settle", settle, enter=decide, lr=settle_lr, gate_lr=0.0, penalty=never)
+    method = replace(method, check=Decidable(at_most))
+    fixed = Stage("settle", settle, enter=Decide(at_most), lr=settle_lr, gate_lr=0.0, penalty=never)
     if not average:
         return replace(method, stages=(learn, replace(fixed, anneal=half_cosine)))
     return _averaged(method, fixed)
@@ -126,6 +125,17 @@ class Both:
 
 
 @dataclass(frozen=True)
+class Decidable:
+    """Refuses, before the training, what could not be decided in the middle of it."""
+
+    at_most: float
+
+    def __call__(self, gated: Gated) -> None:
+        surely(gated)
+        check_reachable(gated, self.at_most)
+
+
+@dataclass(frozen=True)
 class Decide:
     """Every gate is open or closed for sure, as the threshold says (Eq. 14).
 
@@ -133,11 +143,6 @@ class Decide:
     """
 
     at_most: float = 1.0
-
-    def check(self, gated: Gated) -> None:
-        """What cannot be decided is told before the training, not in the middle of it."""
-        surely(gated)
-        check_reachable(gated, self.at_most)
 
     def __call__(self, gated: Gated, validate: Validate | None) -> None:
         sure = surely(gated)
@@ -156,8 +161,9 @@ def surely(gated: Gated) -> float:
     100.0
     """
     for sure in SURE:
-        phi = gated.phi.new_tensor([-sure, sure]).requires_grad_()
-        with torch.enable_grad():
+        with torch.inference_mode(False), torch.enable_grad():  # wherever it is asked
+            phi = torch.tensor([-sure, sure], dtype=gated.phi.dtype, device=gated.phi.device)
+            phi.requires_grad_()
             probs = gated.method.gate(phi).probs
             (slopes,) = torch.autograd.grad(probs.sum(), phi)
         if probs.tolist() == [0.0, 1.0] and bool(slopes.isfinite().all()):
