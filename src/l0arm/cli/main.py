@@ -65,7 +65,8 @@ def main() -> None:
         sys.stderr.close()
         sys.exit(1)
     except OSError as error:
-        _end(f"error: {error.strerror or error}: {error.filename or ''}", 2)
+        where = "" if error.filename is None else f": {error.filename}"
+        _end(f"error: {error.strerror or error}{where}", 2)
     except (RunFailed, ProcessLost) as error:
         _end(f"failed: {error}", 1)
     except Interrupted as error:
