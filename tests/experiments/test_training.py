@@ -254,3 +254,16 @@ def test_histograms_count_where_the_gates_are(
             expected[min(19, math.floor(p * 20))] += 1
         # Gates are rounded to four decimals in the result: a few lie on an edge.
         assert sum(abs(a - b) for a, b in zip(expected, group.histogram, strict=True)) <= 4
+
+
+def test_other_images_are_refused_where_a_run_goes_on(
+    tmp_path: Path, quick: Quick, digits: Dataset
+) -> None:
+    folder = RunFolder(tmp_path / "run")
+    with pytest.raises(Cut):
+        train(folder, quick(), digits, observer=CutAfter(3), checkpoint_seconds=0.0)
+    images = digits.train_images.clone()
+    images[0, 0, 5, 5] += 1
+    with pytest.raises(UserError, match="began with other images"):
+        train(folder, quick(), replace(digits, train_images=images), resume=True)
+    assert train(folder, quick(), digits, resume=True)["epochs"] > 0

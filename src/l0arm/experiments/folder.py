@@ -102,14 +102,25 @@ class RunFolder:
         if not resume:
             raise UserError(f"{self.path} holds this run already; go on with it by --resume")
 
-    def claim(self, recipe: Recipe, processes: int = 1) -> None:
+    def check_images(self, images: str) -> None:
+        """Refuse to go on with other images than the run began with."""
+        path = self.path / "environment.json"
+        began = self._json(path).get("images", images) if path.exists() else images
+        if began != images:
+            raise UserError(
+                f"the run in {self.path} began with other images (fingerprint {began}, now "
+                f"{images}); give it those again, or choose another folder with --run-dir"
+            )
+
+    def claim(self, recipe: Recipe, processes: int = 1, images: str = "") -> None:
         """Make the folder that of this recipe, and clear away what a killed process left."""
         for folder in (self.path, self.checkpoints):
             remove_leftovers(folder)
         if not self.recipe_file.exists():
             write_json(self.recipe_file, recipe.model_dump())
         if not (self.path / "environment.json").exists():
-            write_json(self.path / "environment.json", environment(recipe, processes))
+            facts = environment(recipe, processes) | ({"images": images} if images else {})
+            write_json(self.path / "environment.json", facts)
 
 
 def difference(one: Recipe, other: Recipe) -> str:

@@ -23,6 +23,7 @@ from l0arm.experiments.device import check_scale, device_of, moved, precision_of
 from l0arm.experiments.distillation import lesson_of
 from l0arm.experiments.errors import RunFailed
 from l0arm.experiments.files import write_json
+from l0arm.experiments.fingerprint import fingerprint
 from l0arm.experiments.folder import RunFolder
 from l0arm.experiments.interruption import stoppable
 from l0arm.experiments.measuring import epoch_record, final_gates
@@ -77,7 +78,8 @@ def train(
     data = prepared(data, recipe.data)
     check_same_run(team, recipe, data)
     with ExitStack() as stack:
-        first_does(team, lambda: _take(stack, folder, recipe, resume))
+        images = fingerprint(data)
+        first_does(team, lambda: _take(stack, folder, recipe, resume, images))
         stack.enter_context(process_settings(recipe))
         stop = stack.enter_context(stoppable())
         if folder.finished:
@@ -86,15 +88,17 @@ def train(
         saving = Saving(folder, team, stop, checkpoint_seconds)
         loop = _Loop(folder, recipe, data, observer or Silent(), saving)
         if team.first:
-            folder.claim(recipe, team.size)  # only now: one that cannot be built leaves no run
+            # Only now: one that cannot be built leaves no run.
+            folder.claim(recipe, team.size, images)
             run = Tracked(folder.path, recipe.name, recipe.model_dump(), loop.session.epoch)
             loop.trackers = stack.enter_context(tracking(trackers, run))
         return _run(loop)
 
 
-def _take(stack: ExitStack, folder: RunFolder, recipe: Recipe, resume: bool) -> None:
+def _take(stack: ExitStack, folder: RunFolder, recipe: Recipe, resume: bool, images: str) -> None:
     stack.enter_context(folder.locked())
     folder.check(recipe, resume=resume)
+    folder.check_images(images)
 
 
 def _run(loop: _Loop) -> dict[str, Any]:
