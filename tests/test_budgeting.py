@@ -308,6 +308,13 @@ def test_a_budget_of_everything_closes_nothing() -> None:
     assert l0arm.architecture(gated) == "20-16"
 
 
+def test_a_budget_of_everything_closes_nothing_where_float32_cannot_count() -> None:
+    """18,656,945 parameters, an odd number above 2^24."""
+    gated = l0arm.sparsify(MLP((2450, 2697, 2288, 2566)), budget="100%", initial=0.9)
+    fit_threshold(gated)
+    assert l0arm.architecture(gated) == "2450-2697-2288"
+
+
 def test_gates_that_no_threshold_closes_are_told() -> None:
     gated = l0arm.sparsify(MLP((20, 16, 3)), method="l0-hc", budget="40%")
     with pytest.raises(ValueError, match=r"no threshold makes the network fit .* <= 40.0 %"):

@@ -167,5 +167,5 @@ def _fits(gated: Gated, tau: float) -> bool:
     """Whether the network left by tau fits the budget; sets ``gated.threshold``."""
     assert isinstance(gated.budget, Budget)
     gated.threshold = tau
-    left = (gated.deterministic() != 0).to(gated.phi)
+    left = (gated.deterministic() != 0).double()  # sums beyond 2^24 are exact
     return float(gated.budget.cost(left)) <= gated.budget.target * gated.budget.cost.dense

@@ -55,11 +55,16 @@ def test_damaged_records_and_results(trained: Cli, tmp_path: Path) -> None:
     record = (run / "epochs.jsonl").read_bytes()
     (run / "epochs.jsonl").write_bytes(b'{"epoch": 1}\n')
     assert told(trained(f"report {RUN}"), "are damaged")
+    (run / "epochs.jsonl").write_bytes(record.replace(b'"by_step": [[', b'"by_step": [[1], [', 1))
+    assert told(trained(f"report {RUN}"), "are damaged")
+    (run / "epochs.jsonl").write_bytes(record.replace(b'"fc1"', b'"zz"'))
+    assert told(trained(f"compare runs {RUN}"), "has groups that its records lack")
     (run / "epochs.jsonl").unlink()
     (run / "epochs.jsonl.gz").write_bytes(gzip.compress(record)[:40])
     assert told(trained(f"report {RUN}"), "are damaged")
     (run / "epochs.jsonl").write_bytes(b"")
-    assert told(trained(f"compare runs {RUN}"), "is finished, but has no records")
+    for line in (f"compare runs {RUN}", f"report {RUN}", f"figure inputs {RUN}"):
+        assert told(trained(line), "is finished, but has no records")
     (run / "result.json").write_text("{}")
     for line in (f"compare runs {RUN}", f"figure inputs {RUN}"):
         assert told(trained(line), "result.json is damaged")
@@ -106,10 +111,19 @@ def test_reproduce_refuses_to_take_one_run_for_another(trained: Cli, tmp_path: P
     kept.mkdir(parents=True)
     for name in ("recipe.json", "result.json"):
         (kept / name).write_bytes((tmp_path / RUN / name).read_bytes())
-    assert told(trained(f"{ask} --epochs 3 --runs new"), "choose another folder with --results")
+    more = "--set data.limit=200 --set training.batch=50"
+    ended = trained(f"{ask} {more} --epochs 3 --runs new")
+    assert ended.code == 0, ended.err
+    assert "1 finished runs are not copied to results/runs" in ended.out.replace("\n", " ")
     assert (kept / "result.json").read_bytes() == before
     assert trained(f"{ask} --epochs 0").code == 2
-    more = "--set data.limit=200 --set training.batch=50 --epochs 2"
+    more = f"{more} --epochs 2"
     ended = trained(f"{ask} {more}")
     assert ended.code == 0, ended.err
     assert "1 of 1 runs are there" in ended.out
+
+
+def test_a_damaged_environment_is_told_by_a_run_that_goes_on(trained: Cli, tmp_path: Path) -> None:
+    (tmp_path / RUN / "environment.json").write_text("[]")
+    ended = trained("train mlp-l0-arm {quick} --resume --quiet")
+    assert told(ended, "environment.json is damaged")

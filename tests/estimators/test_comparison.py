@@ -173,3 +173,5 @@ def test_what_an_estimate_costs_includes_the_backward_to_the_weights() -> None:
     assert not slopes
     measure(DisARM(), lambda z: weight @ z, PI, 5, weights=[weight])
     assert len(slopes) == 5
+    measure(DisARM(), lambda z: weight @ z, PI, 5, weights=iter([weight]))  # as model.parameters()
+    assert len(slopes) == 10

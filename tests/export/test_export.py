@@ -187,3 +187,19 @@ def test_what_is_not_finite_is_never_overlooked(wrong: float, where: int) -> Non
         return found
 
     assert parity(model, call, [torch.rand(2, 3)]).largest == float("inf")
+
+
+def test_a_network_that_writes_into_its_input_is_compared_on_the_same_one(tmp_path: Path) -> None:
+    class Centering(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(4, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.fc(x.sub_(0.5))
+
+    x = torch.rand(3, 4)
+    before = x.clone()
+    made = export_program(Centering(), x, tmp_path / "network.pt2")
+    assert made.parity.largest == 0.0
+    assert torch.equal(x, before)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from l0arm import CertificateError, Gated, Group, Slice, plan, sparsify
+from l0arm.groups.apart import apart
 from l0arm.models import MLP, LeNet5, WideResNet
 
 
@@ -197,3 +198,60 @@ def test_fillers_do_not_hide_a_mixing_layer(filler: float):
     assert gated.check(x) < 1e-5
     (entry,) = plan(Forbidding(filler, mixes=False), x).planned
     assert entry.execution == "as is"
+
+
+@pytest.mark.parametrize("filler", [-1e5, -1e9, torch.finfo(torch.float32).min])
+def test_a_filler_that_stands_there_once_hides_nothing(filler: float):
+    """One row, one choice that is ruled out."""
+
+    class OneChoice(Forbidding):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x)[:, :5]
+
+    torch.manual_seed(0)
+    x = torch.randn(1, 8)
+    gated = sparsify(OneChoice(filler, mixes=True), [HIDDEN], lam=0.0)
+    with pytest.raises(ValueError, match="mixes units"):
+        gated.check(x)
+    with pytest.raises(CertificateError, match="because of group 'hidden'"):
+        gated.compact(example_inputs=x)
+    assert sparsify(OneChoice(filler, mixes=False), [HIDDEN], lam=0.0).check(x) < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("fillers", "hidden"),
+    [
+        ([-1e9, -1e9, 1e9, 1e9], True),
+        ([-1e9, -1e9, torch.finfo(torch.float32).min], True),
+        ([-1e5], True),
+        ([3.0], False),
+        ([300.0], False),  # one large number may be an output like the others
+        ([600.0, 600.0], True),
+    ],
+)
+def test_what_lies_far_beyond_the_rest_is_compared_for_itself(fillers: list[float], hidden: bool):
+    y = torch.tensor([0.5, 0.1, *fillers])
+    got = torch.tensor([0.1, 0.1, *fillers])
+    scale = 0.5 if hidden else max(abs(filler) for filler in fillers)
+    assert apart(got, y) == pytest.approx(0.4 / scale)
+
+
+def test_zeros_beside_equal_numbers_are_not_what_an_output_is_measured_by():
+    y = torch.tensor([2.5, 2.5, 0.0, 0.0])
+    assert apart(y + torch.tensor([0.0, 0.0, 1e-7, 0.0]), y) == pytest.approx(4e-8)
+
+
+def test_a_forward_that_writes_into_its_input_is_asked_on_the_same_input():
+    class Centering(nn.Sequential):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x.sub_(0.5))
+
+    torch.manual_seed(0)
+    model = Centering(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    hidden = Group(
+        "hidden", 8, reads=(Slice("2.weight", 1),), makes=(Slice("0.weight", 0), Slice("0.bias", 0))
+    )
+    x = torch.rand(3, 4)
+    before = x.clone()
+    assert sparsify(model, [hidden], lam=0.0).check(x) < 1e-5
+    assert torch.equal(x, before)

@@ -130,6 +130,21 @@ def test_a_checkpoint_goes_on_without_entering_a_stage_again(
     assert again.course.stage == 2
 
 
+def test_a_fit_from_the_start_enters_all_stages_whatever_was_loaded(tmp_path: Path) -> None:
+    first, fitted = trainer(tmp_path, max_epochs=6), module("l0-best")
+    first.fit(fitted, loader())
+    first.save_checkpoint(tmp_path / "end.ckpt")
+    checkpoint = torch.load(tmp_path / "end.ckpt", weights_only=True)
+    loaded = module("l0-best")
+    loaded.on_load_checkpoint(checkpoint)  # as load_from_checkpoint does
+    for again in (loaded, fitted):
+        with torch.no_grad():
+            again.gated.phi.fill_(0.3)
+        trainer(tmp_path, max_epochs=6).fit(again, loader())
+        assert set(again.gated.gates.probs.tolist()) <= {0.0, 1.0}
+        assert int(again.gated.extras["average"].steps) == -1
+
+
 def test_without_a_number_of_epochs_stages_are_refused(tmp_path: Path) -> None:
     endless = {"max_epochs": -1, "max_steps": 3}
     trainer(tmp_path, **endless).fit(module(), loader())

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from torch.testing import assert_close
+from torch.utils.data import IterableDataset
 
 from l0arm import Gated, sparsify
 from l0arm.integrations.transformers import GatedTrainerMixin, gates_callback
@@ -121,6 +122,47 @@ def test_a_checkpoint_goes_on_without_entering_a_stage_again(
         again = trainer(network("l0-best"), tmp_path, **settings)
         again.train(resume_from_checkpoint=str(tmp_path / f"checkpoint-{step}"))
         assert len(made) == decisions
+
+
+def test_data_without_a_length_has_no_epochs_to_lay_stages_over(tmp_path: Path) -> None:
+    class Endless(IterableDataset[Any]):
+        def __iter__(self) -> Any:
+            while True:
+                yield {"input_ids": IDS[0], "labels": LABELS[0]}
+
+    made = trainer(network("l0-best"), tmp_path, max_steps=2)
+    made.train_dataset = Endless()
+    with pytest.raises(ValueError, match=r"'l0-best' has stages .*num_train_epochs"):
+        made.train()
+
+
+def test_a_training_after_one_that_was_interrupted_has_its_own_rates(tmp_path: Path) -> None:
+    gated = network("l0-best")
+    made = trainer(gated, tmp_path, num_train_epochs=4)
+
+    class Interrupt(transformers.TrainerCallback):  # type: ignore[name-defined, misc]
+        def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            if state.epoch and state.epoch >= 2:  # the gates are fixed: their rate is 0
+                raise KeyboardInterrupt
+
+    interrupt = Interrupt()
+    made.add_callback(interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        made.train()
+    made.remove_callback(interrupt)
+    gated.phi.data.fill_(0.1)
+    moved: list[bool] = []
+
+    class Watch(transformers.TrainerCallback):  # type: ignore[name-defined, misc]
+        def on_pre_optimizer_step(self, *args: Any, **kwargs: Any) -> None:
+            self.before = gated.phi.detach().clone()
+
+        def on_optimizer_step(self, *args: Any, **kwargs: Any) -> None:
+            moved.append(not torch.equal(self.before, gated.phi))
+
+    made.add_callback(Watch())
+    made.train()
+    assert moved == [True] * 6 + [False] * 6
 
 
 def test_the_loss_of_a_step_is_the_objective(gated: Gated, tmp_path: Path) -> None:

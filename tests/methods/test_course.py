@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch.testing import assert_close
 
-from l0arm import Course, Gated, sparsify
+from l0arm import Course, Gated, shrink, sparsify
 from l0arm.methods import Method, Stage, l0_best, l0_disarm
 from l0arm.methods.stage import Ramp, half_cosine, never
 from l0arm.models import MLP
@@ -168,10 +168,18 @@ def test_a_step_that_fails_leaves_no_rate_multiplied() -> None:
     optimizer = Failing(gated.parameter_groups(lr=0.1, gate_lr=0.2))
     course = Course(gated, optimizer, 4)
     course.begin(2)
+    factors = []
+    optimizer.register_step_pre_hook(lambda *_: factors.append(optimizer.param_groups[0]["lr"]))
     for _ in range(2):
         with pytest.raises(RuntimeError, match="no step"):
             optimizer.step()
-        assert_close(optimizer.param_groups[0]["lr"], 0.1 * 3.0)  # not 0.9 the second time
+    assert_close(factors, [0.1 * 3.0] * 2)  # not 0.9 the second time
+    course.begin(2)
+    assert [group["lr"] for group in optimizer.param_groups] == [0.1, 0.2]
+    with pytest.raises(RuntimeError, match="no step"):
+        optimizer.step()
+    course.end()
+    assert [group["lr"] for group in optimizer.param_groups] == [0.1, 0.2]
 
 
 def test_bad_lengths_are_told() -> None:
@@ -192,4 +200,51 @@ def test_a_method_without_stages_needs_no_number_of_epochs() -> None:
     for epoch in (0, 1000):
         course.begin(epoch)
         step(gated, optimizer)
+    assert gated.penalty_weight == 1.0
+
+
+def test_a_second_course_takes_the_place_of_the_first() -> None:
+    seen: list[float] = []
+
+    def watch(gated: Gated, optimizer: torch.optim.Optimizer) -> None:
+        seen.append(optimizer.param_groups[0]["lr"])
+
+    gated, optimizer = training(staged([], after_step=watch))
+    for _ in range(3):  # as a cell that is run again, or a training after one that was interrupted
+        course = Course(gated, optimizer, 4)
+        course.begin(2)
+        step(gated, optimizer)
+    assert_close(seen, [0.3] * 3)
+    assert optimizer.param_groups[0]["lr"] == 0.1
+
+
+def test_weights_that_share_a_group_with_the_gates_are_told() -> None:
+    gated, _ = training(staged([]))
+    together = torch.optim.Adam(gated.parameters())
+    with pytest.raises(ValueError, match="holds phi and weights, but the method's stages"):
+        Course(gated, together, 4)
+    gated, _ = training("l0-disarm", lam=1e-3)
+    Course(gated, torch.optim.Adam(gated.parameters()), 4).begin(0)  # one rate for all of them
+
+
+def test_after_shrink_the_course_follows_the_smaller_network() -> None:
+    entered: list[Gated] = []
+    stages = (Stage("one"), Stage("two", enter=lambda gated, validate: entered.append(gated)))
+    gated, optimizer = training(replace(l0_disarm(1e-3), stages=stages))
+    course = Course(gated, optimizer, 2)
+    course.begin(0)
+    step(gated, optimizer)
+    gated.phi.data[6:9] = -100.0
+    smaller = shrink(gated, optimizer=optimizer)
+    assert smaller is not gated
+    with pytest.raises(ValueError, match=r"after shrink set course.gated to what it returned"):
+        course.begin(1)
+    course = Course(smaller, optimizer, 2)
+    course.begin(1)
+    assert entered[-1] is smaller
+
+
+def test_no_stages_at_all_are_one_stage() -> None:
+    gated, optimizer = training(replace(l0_disarm(1e-3), stages=()))
+    Course(gated, optimizer, 4).begin(3)
     assert gated.penalty_weight == 1.0

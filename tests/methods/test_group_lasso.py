@@ -146,3 +146,14 @@ def test_closed_units_get_no_gradient_so_they_stay_zero() -> None:
 def test_a_negative_strength_is_refused() -> None:
     with pytest.raises(ValueError, match="finite number >= 0"):
         group_lasso(-1.0)
+
+
+def test_the_rate_is_that_of_the_weights_wherever_their_group_stands() -> None:
+    one, two = gated_mlp(), gated_mlp()
+    two.load_state_dict(one.state_dict())
+    for gated, order in ((one, 1), (two, -1)):
+        groups = gated.parameter_groups(lr=0.5, gate_lr=0.0)[::order]
+        ProximalStep(0.2)(gated, torch.optim.SGD(groups))
+    torch.testing.assert_close(one.state_dict(), two.state_dict(), rtol=0, atol=0)
+    with pytest.raises(ValueError, match=r"no group of the optimizer has it; build it from"):
+        ProximalStep(0.2)(one, torch.optim.SGD([one.phi]))

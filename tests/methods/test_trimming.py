@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from l0arm import Gated, Group, Slice, sparsify
+from l0arm import Gated, Group, Slice, shrink, sparsify
 from l0arm.methods.l0_best import Decide, l0_best
 from l0arm.methods.trimming import trimmed
 from l0arm.models import MLP, LeNet5
@@ -81,3 +81,27 @@ def test_units_that_save_nothing_stay() -> None:
 def test_a_size_that_cannot_be_reached_is_told_at_the_start(model: MLP, share: float) -> None:
     with pytest.raises(ValueError, match=f"at_most={share:g} cannot be reached: with as few units"):
         sparsify(model, method=l0_best(0.0, at_most=share))
+
+
+def test_a_size_is_a_share_of_the_whole_network() -> None:
+    method = l0_best(0.0, price="fixed", average=False, at_most=0.5)
+    gated = sparsify(MLP((12, 9, 7, 5)), method=method)
+    gated.phi.data[12:15] = -100.0
+    with pytest.raises(ValueError, match="parameter_count belong to the network at its full size"):
+        shrink(gated)
+
+
+def test_the_cheapest_units_are_those_that_must_stay() -> None:
+    """A unit of ten positions and one of one: at least the small one stays."""
+    index = (tuple(range(10)), (10,))
+    model = MLP((4, 11, 3))
+    group = Group(
+        "uneven",
+        2,
+        reads=(Slice("fc2.weight", 1, index=index),),
+        makes=(Slice("fc1.weight", 0, index=index), Slice("fc1.bias", 0, index=index)),
+    )
+    gated = sparsify(model, [group], method=l0_best(0.0, at_most=0.2))
+    gated.phi.data = torch.tensor([0.1, 1.0])
+    Decide(0.2)(gated, None)
+    assert left(gated) == 4 + 1 + 3 + 3  # one hidden unit, and three biases at the output

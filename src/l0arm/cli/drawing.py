@@ -13,6 +13,7 @@ from l0arm.experiments.checkpoint import newest_checkpoint
 from l0arm.experiments.errors import UserError
 from l0arm.experiments.folder import RunFolder, flat
 from l0arm.experiments.recipe import Recipe
+from l0arm.experiments.survivors import open_counts
 from l0arm.plots.sections import Filters, Inputs, Run
 
 FIRST_LAYER = {"mlp": "fc1", "lenet5": "conv1", "wide-resnet": "conv1"}
@@ -79,7 +80,7 @@ def _filters(folder: RunFolder, recipe: Recipe) -> Filters | None:
 
 def _cut(folder: RunFolder, group: str, pi: Sequence[float]) -> float:
     """Between the gates that end open, as many as the records say, and the others."""
-    kept = {g.name: g.open for g in records.read(folder.records)[-1].groups}[group]
+    kept = open_counts(folder)[group]
     return sorted(pi, reverse=True)[kept] if kept < len(pi) else -1.0
 
 

@@ -56,7 +56,8 @@ def reproduce(
     """Run what is missing of a table, resume what was cut off, and write the table.
 
     Interrupt it when you like: the runs save themselves, and the same command goes on. A partial
-    table says what is missing. Finished runs are copied, small, to RESULTS/runs.
+    table says what is missing. Finished runs are copied, small, to RESULTS/runs; a copy that is
+    there of a run with other settings stays.
 
         l0arm reproduce table2 --data-dir ~/mnist --seeds 1 --jobs 2
         l0arm reproduce table2 --data-dir /shared/mnist --runs /shared/runs --executor ray
@@ -65,8 +66,7 @@ def reproduce(
     runs, data_dir = runs.absolute(), data_dir and data_dir.absolute()
     todo = jobs_of(recipes_of(what, only), runs, seeds, epochs, set_ or ())
     for job in todo:
-        check_same(job, job.folder, "--runs")
-        check_same(job, RunFolder(_kept(job, runs, results)), "--results")
+        check_same(job)
     with executor_named(executor, ray_address) as place:
         for name in sorted({job.recipe.data.name for job in todo}):
             load_data(name, data_dir, quiet=quiet)  # a missing file is told before anything runs
@@ -74,7 +74,7 @@ def reproduce(
         try:
             failed = _watched(campaign, jobs or place.slots(), quiet)
         finally:
-            _archive(campaign, runs, results)
+            _archive(campaign, runs, results, quiet)
             written = write_table(what, runs, results, seeds)
     say(f"wrote {' and '.join(str(path) for path in written)}", quiet=quiet)
     if failed:
@@ -90,10 +90,22 @@ def _kept(job: Job, runs: Path, results: Path) -> Path:
     return results / "runs" / job.folder.path.relative_to(runs)
 
 
-def _archive(campaign: Campaign, runs: Path, results: Path) -> None:
+def _archive(campaign: Campaign, runs: Path, results: Path, quiet: bool) -> None:
+    """Copy what is finished; a copy of a run with other settings is not replaced."""
+    others = []
     for job in campaign.jobs:
         if job.folder.finished and job.folder.records.exists():  # else it is a copy itself
-            archive(job.folder, _kept(job, runs, results))
+            copy = RunFolder(_kept(job, runs, results))
+            if copy.finished and copy.recipe() != job.recipe:
+                others.append(copy.path)
+            else:
+                archive(job.folder, copy.path)
+    if others:
+        say(
+            f"{len(others)} finished runs are not copied to {results / 'runs'}, where runs with "
+            f"other settings are kept, such as {others[0]}; --results names another folder",
+            quiet=quiet,
+        )
 
 
 def _watched(campaign: Campaign, jobs: int, quiet: bool) -> list[Job]:

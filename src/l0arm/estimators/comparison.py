@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -117,7 +117,7 @@ def measure(
     draws: int = 1000,
     generator: torch.Generator | None = None,
     warmup: int = 0,
-    weights: Sequence[Tensor] = (),
+    weights: Iterable[Tensor] = (),
 ) -> Measured:
     """Take ``draws`` estimates at the same probabilities.
 
@@ -136,7 +136,7 @@ def measure(
     """
     if draws < 2:
         raise ValueError(f"a variance takes at least 2 draws; got draws={draws}")
-    estimator = copy.deepcopy(estimator)
+    estimator, weights = copy.deepcopy(estimator), tuple(weights)  # parameters() ends after one use
     other = generator and torch.Generator(generator.device)
     if generator and other:
         other.manual_seed(generator.initial_seed() + 1)

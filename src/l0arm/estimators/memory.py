@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from l0arm.gates.precision import Precise
@@ -43,6 +42,3 @@ class Memory(Precise):
             if own is not None and saved is not None and 0 in (own.numel(), saved.numel()):
                 self._buffers[name] = own.new_zeros(saved.shape)
         super()._load_from_state_dict(state_dict, prefix, *args)
-
-
-_HALF = (torch.float16, torch.bfloat16)

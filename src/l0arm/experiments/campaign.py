@@ -149,12 +149,13 @@ def jobs_of(
     return jobs
 
 
-def check_same(job: Job, there: RunFolder, option: str) -> None:
+def check_same(job: Job) -> None:
     """Refuse a finished run with other settings in the place of this one."""
+    there = job.folder
     if there.finished and there.recipe() != job.recipe:
         raise UserError(
             f"{there.path} is a finished run with other settings "
-            f"({difference(there.recipe(), job.recipe)}); choose another folder with {option}, or "
+            f"({difference(there.recipe(), job.recipe)}); choose another folder with --runs, or "
             "give the settings that it has"
         )
 

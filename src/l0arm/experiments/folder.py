@@ -105,7 +105,10 @@ class RunFolder:
     def check_images(self, images: str) -> None:
         """Refuse to go on with other images than the run began with."""
         path = self.path / "environment.json"
-        began = self._json(path).get("images", images) if path.exists() else images
+        facts = self._json(path) if path.exists() else {}
+        if not isinstance(facts, dict):
+            raise UserError(f"{path} is damaged; start the run in a new folder")
+        began = facts.get("images", images)
         if began != images:
             raise UserError(
                 f"the run in {self.path} began with other images (fingerprint {began}, now "

@@ -86,7 +86,7 @@ def read(path: Path) -> list[EpochRecord]:
         raw = path.read_bytes() if path.exists() else gzip.decompress(packed.read_bytes())
         lines = [line for line in raw.splitlines() if _epoch(line) < float("inf")]
         return [_record(json.loads(line)) for line in lines]
-    except (EOFError, gzip.BadGzipFile, zlib.error, KeyError, TypeError) as error:
+    except (EOFError, gzip.BadGzipFile, zlib.error, KeyError, TypeError, ValueError) as error:
         raise UserError(f"the records in {path.parent} are damaged: {error}") from None
 
 

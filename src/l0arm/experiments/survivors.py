@@ -42,16 +42,19 @@ def survivors(folder: RunFolder) -> Survivors:
     """
     if not folder.finished:
         raise UserError(f"the run in {folder.path} is not finished; resume it")
-    pi = folder.read_result()["gates"]
-    kept = {group.name: group.open for group in _last(folder).groups}
+    pi, kept = folder.read_result()["gates"], open_counts(folder)
     return {name: frozenset(_likeliest(part, kept[name])) for name, part in pi.items()}
 
 
-def _last(folder: RunFolder) -> records.EpochRecord:
+def open_counts(folder: RunFolder) -> Mapping[str, int]:
+    """How many units of each group a finished run keeps, as its last record says."""
     found = records.read(folder.records)
     if not found:
         raise UserError(f"the run in {folder.path} is finished, but has no records")
-    return found[-1]
+    kept = {group.name: group.open for group in found[-1].groups}
+    if not kept.keys() >= folder.read_result()["gates"].keys():
+        raise UserError(f"the result in {folder.path} has groups that its records lack")
+    return kept
 
 
 def _likeliest(pi: Sequence[float], count: int) -> list[int]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from l0arm.export.capture import Inputs, arguments
 from l0arm.groups.apart import apart
@@ -63,7 +63,7 @@ def outputs(model: nn.Module, inputs: Inputs) -> list[Tensor]:
 
 def tensors_of(call: Callable[..., Any], inputs: Inputs) -> list[Tensor]:
     """All tensors in what a call gives, in order."""
-    args, kwargs = arguments(inputs)
+    args, kwargs = tree_map_only(Tensor, torch.clone, arguments(inputs))  # it may write into them
     with torch.no_grad():
         return [leaf for leaf in tree_leaves(call(*args, **kwargs)) if isinstance(leaf, Tensor)]
 

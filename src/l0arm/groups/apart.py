@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 
+import torch
 from torch import Tensor
 
-FILLER = 1e3  # times everything else: a number that masks put in the place of others
+FILLER = 1e3  # times everything else, and again and again: what masks put in the place of others
+LONE = 1e4  # the same of what does not repeat; 1e4 itself at least, or the rest might be rounding
+KINDS = 2  # of fillers in one tensor
 
 
 def apart(got: Tensor, y: Tensor) -> float:
@@ -32,16 +35,31 @@ def apart(got: Tensor, y: Tensor) -> float:
 
 
 def typical(y: Tensor) -> Tensor:
-    """Where a tensor is finite and no filler: not an extreme that repeats, far beyond the rest."""
+    """Where a tensor is finite and no filler: no number of a size far beyond the rest."""
     own = y.isfinite()
-    if y.is_complex() or not bool(own.any()):
+    if y.is_complex():
         return own
-    for extreme in (y[own].min(), y[own].max()):
-        rest = own & (y != extreme)
-        repeats = int((own & ~rest).sum()) > 1 and bool(rest.any())
-        if repeats and bool(extreme.abs() > FILLER * y[rest].abs().max()):
-            own = rest
+    for _ in range(KINDS):
+        rest = own & ~_largest(y, own)
+        if not _far(y[own & ~rest], y[rest]):
+            break
+        own = rest
     return own
+
+
+def _largest(y: Tensor, own: Tensor) -> Tensor:
+    """Where a number has the size of the largest, whatever its sign."""
+    size = y.abs()
+    return own & (size >= size[own].max() / 2) if bool(own.any()) else own
+
+
+def _far(top: Tensor, rest: Tensor) -> bool:
+    """Whether some numbers are so large beside the rest that they cannot be of its kind."""
+    if not rest.numel() or not bool(rest.any()):
+        return False  # nothing is hidden, or zeros, which have no size to be compared with
+    times = top.abs().max().double() / rest.abs().max().double()
+    repeats = torch.unique(top).numel() < top.numel()
+    return bool(times > FILLER) if repeats else bool(times > LONE and top.abs().max() > LONE)
 
 
 def _relative(got: Tensor, y: Tensor) -> float:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from l0arm.groups.apart import apart
+from l0arm.groups.example import Example
 from l0arm.groups.modes import in_eval
 from l0arm.groups.outputs import chosen
 
@@ -53,8 +54,9 @@ def _difference(
     found = []
     for execution in ("sliced", "masked"):
         gated.execution = execution
+        call = Example(args, kwargs).each(torch.clone)  # a forward may write into its input
         with torch.no_grad(), gated.drawn(z, writes=False):
-            found.append(_numbers(gated(*args, **kwargs), gated.outputs))
+            found.append(_numbers(gated(*call.args, **call.kwargs), gated.outputs))
     sliced, masked = found
     if any(bool(y.isnan().any()) or not bool(y.isfinite().any()) for y in masked.values()):
         raise ValueError("the outputs are not finite and cannot be compared; check the input")

@@ -51,7 +51,9 @@ class GatedTraining:
         trainer: Any = self.trainer  # type: ignore[attr-defined]
         epochs = trainer.max_epochs if (trainer.max_epochs or -1) > 0 else None
         self.course = Course(self.gated, self._optimizer(trainer.optimizers), epochs)
-        self.course.stage = self._entered
+        if trainer.global_step:  # else it begins anew, with the weights of a checkpoint at most
+            self.course.stage = self._entered
+        self._entered = None
         self.course.begin(self.current_epoch)  # type: ignore[attr-defined]
 
     def on_train_epoch_start(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from typing import Any
 
 import torch
@@ -90,7 +91,9 @@ def _stages_callback() -> Any:
         def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             optimizer = kwargs["optimizer"]
             inner = getattr(optimizer, "optimizer", optimizer)  # of accelerate's wrapper
-            self.course = Course(unwrapped(kwargs["model"]), inner, state.num_train_epochs)
+            known = state.num_train_epochs < sys.maxsize  # data without a length, and max_steps
+            epochs = state.num_train_epochs if known else None
+            self.course = Course(unwrapped(kwargs["model"]), inner, epochs)
 
         def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             assert self.course is not None

@@ -16,6 +16,8 @@ from l0arm.methods.method import leave
 from l0arm.methods.stage import TRAIN, Stage, Validate
 from l0arm.methods.timetable import Timetable
 
+COURSE = "l0arm_course"  # the attribute of an optimizer by which its course is found
+
 
 class Course:
     """Call ``begin(epoch)`` before each epoch, from 0; nothing else in the loop changes.
@@ -27,7 +29,8 @@ class Course:
 
     A run that goes on makes a new course and begins with the epoch it is at. That epoch's stage is
     entered if it is the stage's first and nothing of it is done: of an epoch that was cut, give a
-    fraction (7.5).
+    fraction (7.5). An optimizer has one course: a new one takes the place of the old. After
+    ``shrink``, set ``course.gated`` to the smaller network.
     """
 
     def __init__(
@@ -39,7 +42,7 @@ class Course:
         validate: Validate | None = None,
     ) -> None:
         method = gated.method
-        stages = getattr(method, "stages", TRAIN)
+        stages = getattr(method, "stages", ()) or TRAIN
         if epochs is None and stages != TRAIN:
             raise ValueError(
                 f"method '{getattr(method, 'name', method)}' has stages "
@@ -53,6 +56,8 @@ class Course:
         self._after_step = getattr(method, "after_step", leave)
         self._factors: list[float] = []  # for the learning rate of each group of the optimizer
         self._rates: list[Any] = []  # of the optimizer, while a step multiplies them
+        _check_groups(gated, optimizer, stages)
+        self._take_over()
         self._hooks = (
             optimizer.register_step_pre_hook(self._before),
             optimizer.register_step_post_hook(self._after),
@@ -61,6 +66,7 @@ class Course:
     def begin(self, epoch: float) -> None:
         """Before an epoch: enter its stage if it is new, and weigh rates and penalties for it."""
         moment = self.timetable.at(0 if self.endless else math.floor(epoch))
+        self._restore()  # a step that failed has not
         if self.stage is None:
             entered = epoch > self.timetable.starts[moment.number]
             self.stage = moment.number if entered else moment.number - 1
@@ -73,6 +79,14 @@ class Course:
         """Take the hooks off the optimizer."""
         for hook in self._hooks:
             hook.remove()
+        self._restore()
+
+    def _take_over(self) -> None:
+        """Two courses on one optimizer would both multiply its rates."""
+        earlier = getattr(self.optimizer, COURSE, None)
+        if earlier is not None:
+            earlier.end()
+        setattr(self.optimizer, COURSE, self)
 
     def _enter(self, number: int) -> None:
         self.timetable.stages[number].enter(self.gated, self.validate)
@@ -82,8 +96,13 @@ class Course:
 
     def _rates_of(self, stage: Stage) -> list[float]:
         """The stage's factor for each group of the optimizer, told by what is in it."""
-        own = {id(p) for p in (self.gated.phi, *self.gated.extras.parameters())}
-        groups = ({id(p) for p in group["params"]} for group in self.optimizer.param_groups)
+        own = _own(self.gated)
+        groups = _members(self.optimizer)
+        if id(self.gated.phi) not in set().union(*groups):
+            raise ValueError(
+                "the optimizer does not train phi of this course's network; build it from "
+                "gated.parameter_groups(lr), and after shrink set course.gated to what it returned"
+            )
         return [stage.gate_lr if own & members else stage.lr for members in groups]
 
     def _before(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
@@ -100,3 +119,24 @@ class Course:
         for group, rate in zip(self.optimizer.param_groups, self._rates, strict=False):
             group["lr"] = rate
         self._rates = []
+
+
+def _own(gated: Gated) -> set[int]:
+    """What has the gates' learning rate."""
+    return {id(p) for p in (gated.phi, *gated.extras.parameters())}
+
+
+def _members(optimizer: torch.optim.Optimizer) -> list[set[int]]:
+    return [{id(p) for p in group["params"]} for group in optimizer.param_groups]
+
+
+def _check_groups(
+    gated: Gated, optimizer: torch.optim.Optimizer, stages: tuple[Stage, ...]
+) -> None:
+    """Refuse weights that would stop learning with the gates."""
+    own, differ = _own(gated), any(stage.lr != stage.gate_lr for stage in stages)
+    if differ and any(own & members and members - own for members in _members(optimizer)):
+        raise ValueError(
+            "a group of the optimizer holds phi and weights, but the method's stages have a rate "
+            "for each of them; build the optimizer from gated.parameter_groups(lr)"
+        )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -54,7 +55,7 @@ class ProximalStep:
     def __call__(self, gated: Gated, optimizer: torch.optim.Optimizer) -> None:
         if not gated.penalty_weight:
             return
-        rates = optimizer.param_groups[0]
+        rates = _rates(gated, optimizer)
         lr = rates["lr"] / (1 - rates.get("momentum", 0.0)) * gated.penalty_weight
         tensors = named_tensors(gated.model)
         sizes = gated.per_group(gated.sizes)
@@ -63,6 +64,19 @@ class ProximalStep:
                 if lam:
                     shrink(group, tensors, lr * lam * sizes[group.name].sqrt())
             gated.phi.copy_(alive_units(gated))
+
+
+def _rates(gated: Gated, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """The optimizer's group of the first weight that counts, wherever it stands."""
+    counted = next(piece.tensor for group in gated.groups for piece in group.counts)
+    weight = named_tensors(gated.model)[counted]
+    for group in optimizer.param_groups:
+        if any(weight is parameter for parameter in group["params"]):
+            return group
+    raise ValueError(
+        f"group lasso shrinks '{counted}' by its learning rate, but no group of the optimizer has "
+        "it; build it from gated.parameter_groups(lr)"
+    )
 
 
 def shrink(group: Group, tensors: dict[str, Tensor], by: Tensor) -> None:

@@ -69,6 +69,8 @@ def l0_best(
     learn = Stage("learn", 1 - settle, penalty=warmed_up(warm_up))
     estimator = estimator_for(l0_best, estimator, options)
     method = _priced(l0(lam, estimator=estimator, gate=gate, name="l0-best"), lam, price)
+    if at_most < 1.0:  # a share of the whole network, so one that shrinks meanwhile is refused
+        method = replace(method, extras=parameter_count)
     method = replace(method, stages=(learn,))
     if not settle:
         return method

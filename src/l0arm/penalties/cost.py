@@ -57,12 +57,17 @@ class ExpectedCost:
         return bool(self._gated)
 
     def least(self, gated: Gated) -> float:
-        """The cost with as many gates of each group open as must be, one at least."""
-        z = torch.zeros(len(gated.phi), dtype=torch.float64, device=gated.phi.device)
+        """The cost with as many gates of each group open as must be, one at least: the cheapest."""
+        with torch.enable_grad():
+            z = torch.ones(len(gated.phi), dtype=torch.float64, device=gated.phi.device)
+            cost = self(z.requires_grad_())
+            (price,) = torch.autograd.grad(cost, z) if cost.requires_grad else (z,)
+        fewest = torch.zeros_like(price)
         for number, group in enumerate(gated.groups):
-            start = gated.layout.span(number).start
-            z[start : start + max(1, group.floor)] = 1.0
-        return float(self(z))
+            span = gated.layout.span(number)
+            cheapest = price[span].topk(max(1, group.floor), largest=False).indices
+            fewest[span.start + cheapest] = 1.0
+        return float(self(fewest))
 
 
 def units_made(spec: TensorCut) -> TensorCut:
