@@ -37,7 +37,11 @@ def evaluate(
 
 
 def epoch_record(
-    session: Session, data: Dataset, preprocess: Preprocess, meter: FlopsMeter | None
+    session: Session,
+    data: Dataset,
+    preprocess: Preprocess,
+    meter: FlopsMeter | None,
+    lr: float,
 ) -> EpochRecord:
     """The record of the epoch that has just ended."""
     tally = session.tally
@@ -47,7 +51,7 @@ def epoch_record(
     return EpochRecord(
         epoch=session.epoch,
         steps=session.steps,
-        lr=session.optimizer.param_groups[0]["lr"],
+        lr=lr,
         train_loss=tally.loss / tally.images,
         penalty=tally.penalty / tally.images,
         train_accuracy=100.0 * tally.right / tally.images,

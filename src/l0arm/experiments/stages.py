@@ -12,15 +12,13 @@ from dataclasses import replace
 from torch import Tensor
 
 from l0arm.data import Dataset, Preprocess
-from l0arm.experiments.building import build_method, build_optimizer
+from l0arm.experiments.building import Trainee, build_method
 from l0arm.experiments.errors import UserError
 from l0arm.experiments.measuring import evaluate
 from l0arm.experiments.recipe import Recipe
 from l0arm.experiments.session import Session
 from l0arm.groups import Gated
-from l0arm.methods import Method
-from l0arm.methods.stage import TRAIN
-from l0arm.methods.timetable import Timetable
+from l0arm.methods import Course
 
 Held = tuple[Tensor, Tensor]  # images and labels
 
@@ -38,46 +36,41 @@ def without_held_out(recipe: Recipe, data: Dataset) -> tuple[Dataset, Held | Non
     return rest, (parts.test_images, parts.test_labels)
 
 
-class Course:
-    """The method's stages, laid over the epochs of a recipe."""
+class Stages:
+    """The method's stages and the recipe's schedule, laid over the epochs of a run."""
 
     def __init__(
         self, recipe: Recipe, session: Session, held: Held | None, preprocess: Preprocess
     ) -> None:
         self.recipe, self.session, self.held, self.preprocess = recipe, session, held, preprocess
-        self.gated = session.trainee if isinstance(session.trainee, Gated) else None
-        self.method = self.gated.method if self.gated is not None else None
-        stages = self.method.stages if isinstance(self.method, Method) else ()
+        self.course = self._course(session.trainee)
+
+    def _course(self, trainee: Trainee) -> Course | None:
+        if not isinstance(trainee, Gated):
+            return None
+        epochs = self.recipe.training.epochs
+        validate = self._validate if self.held is not None else None
         try:
-            self.timetable = Timetable(stages or TRAIN, recipe.training.epochs)
+            return Course(trainee, self.session.optimizer, epochs, validate=validate)
         except ValueError as error:
-            raise UserError(f"training.epochs: method '{recipe.method.name}': {error}") from None
+            name = self.recipe.method.name
+            raise UserError(f"training.epochs: method '{name}': {error}") from None
 
     def begin(self) -> None:
         """Before an epoch: enter its stage if it is new, and set rates and penalties for it."""
-        epoch = self.session.epoch
-        moment = self.timetable.at(epoch)
-        while self.session.stage < moment.number:
-            self._enter(self.session.stage + 1)
-        now = self.recipe.schedule.at(epoch) * moment.anneal
-        rates = (moment.stage.lr, moment.stage.gate_lr)  # as Gated.parameter_groups orders them
-        for group, factor in zip(self.session.optimizer.param_groups, rates, strict=False):
-            group["lr"] = group["initial_lr"] * now * factor
-        if self.gated is not None:
-            self.gated.penalty_weight = moment.penalty
+        session = self.session
+        for group in session.optimizer.param_groups:
+            group["lr"] = group["initial_lr"] * self.recipe.schedule.at(session.epoch)
+        if self.course is not None:
+            self.course.stage = session.stage
+            self.course.begin(session.epoch)
+            session.stage = self.course.stage
 
-    def after_step(self) -> None:
-        """What the method does with the weights and phi after the optimizer."""
-        if self.gated is not None and isinstance(self.method, Method):
-            self.method.after_step(self.gated, self.session.optimizer)
-
-    def _enter(self, number: int) -> None:
-        if self.gated is not None:
-            validate = self._validate if self.held is not None else None
-            self.timetable.stages[number].enter(self.gated, validate)
-        if number:  # averages of gradients belong to the network before it
-            self.session.optimizer = build_optimizer(self.recipe, self.session.trainee)
-        self.session.stage = number
+    @property
+    def lr(self) -> float:
+        """The weights' learning rate in the present epoch."""
+        groups = self.session.optimizer.param_groups
+        return float(groups[0]["lr"]) if self.course is None else self.course.rates[0]
 
     def _validate(self) -> float:
         assert self.held is not None

@@ -31,7 +31,7 @@ from l0arm.experiments.preparation import prepared, preprocess_of
 from l0arm.experiments.recipe import Recipe
 from l0arm.experiments.saving import Saving
 from l0arm.experiments.session import ALONE, Tally, new_session
-from l0arm.experiments.stages import Course, without_held_out
+from l0arm.experiments.stages import Stages, without_held_out
 from l0arm.experiments.together import check_same_run, first_does, objective, own_seed, share_of
 from l0arm.experiments.trackers import Tracked, Trackers, check_trackers, tracking
 from l0arm.groups import Gated, NonFiniteLoss
@@ -153,7 +153,7 @@ class _Loop:
         self.preprocess = preprocess_of(data)
         self.lesson = lesson_of(recipe, folder, self.data, self.preprocess)  # before seeding
         self.session = new_session(recipe, self.data)
-        self.course = Course(recipe, self.session, held, self.preprocess)
+        self.stages = Stages(recipe, self.session, held, self.preprocess)
         self.meter = self._meter()
         self.trackers = Trackers({})
         self._seed()
@@ -192,7 +192,8 @@ class _Loop:
         return self.folder.read_result()
 
     def _record(self) -> None:
-        record = epoch_record(self.session, self.data, self.preprocess, self.meter)
+        lr = self.stages.lr
+        record = epoch_record(self.session, self.data, self.preprocess, self.meter, lr)
         if not math.isfinite(record.test_loss):
             raise RunFailed(
                 f"epoch {record.epoch}: the test loss is {record.test_loss}, the run has diverged; "
@@ -204,7 +205,7 @@ class _Loop:
 
     def _epoch(self) -> None:
         session, training = self.session, self.recipe.training
-        self.course.begin()
+        self.stages.begin()
         self.objective = objective(session.trainee, self.team, training.draws)
         session.trainee.train()
         order = torch.Generator().manual_seed(training.seed * 1_000_003 + session.epoch)
@@ -242,7 +243,6 @@ class _Loop:
         session.scaler.step(session.optimizer)
         session.scaler.update()
         check_scale(session.scaler)
-        self.course.after_step()
         right = int((outputs[0].argmax(1) == labels).sum()) if count else 0
         return self._count(count, loss.data.item(), loss.penalty.item(), right)
 

@@ -66,6 +66,7 @@ class Course:
     def begin(self, epoch: float) -> None:
         """Before an epoch: enter its stage if it is new, and weigh rates and penalties for it."""
         moment = self.timetable.at(0 if self.endless else math.floor(epoch))
+        self._check_trained()
         self._restore()  # a step that failed has not
         if self.stage is None:
             entered = epoch > self.timetable.starts[moment.number]
@@ -74,6 +75,12 @@ class Course:
             self._enter(self.stage + 1)
         self._factors = [moment.anneal * rate for rate in self._rates_of(moment.stage)]
         self.gated.penalty_weight = moment.penalty
+
+    @property
+    def rates(self) -> list[float]:
+        """The learning rates of the present epoch's steps, one for each group of the optimizer."""
+        groups = zip(self.optimizer.param_groups, self._factors, strict=True)
+        return [float(group["lr"]) * factor for group, factor in groups]
 
     def end(self) -> None:
         """Take the hooks off the optimizer."""
@@ -97,13 +104,16 @@ class Course:
     def _rates_of(self, stage: Stage) -> list[float]:
         """The stage's factor for each group of the optimizer, told by what is in it."""
         own = _own(self.gated)
-        groups = _members(self.optimizer)
-        if id(self.gated.phi) not in set().union(*groups):
+        return [
+            stage.gate_lr if own & members else stage.lr for members in _members(self.optimizer)
+        ]
+
+    def _check_trained(self) -> None:
+        if not any(id(self.gated.phi) in members for members in _members(self.optimizer)):
             raise ValueError(
                 "the optimizer does not train phi of this course's network; build it from "
                 "gated.parameter_groups(lr), and after shrink set course.gated to what it returned"
             )
-        return [stage.gate_lr if own & members else stage.lr for members in groups]
 
     def _before(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         self._restore()  # a step that failed has not
