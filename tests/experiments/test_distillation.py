@@ -73,6 +73,28 @@ def test_the_answers_are_those_of_the_finished_run(
     assert (lesson.temperature, lesson.weight) == (2.0, 0.5)
 
 
+def test_several_teachers_answer_with_the_mean_of_their_logits(
+    runs: Path, quick: Quick, digits: Dataset
+) -> None:
+    recipe = quick("mlp-l0-arm", *TAUGHT, "teacher.runs=2")
+    data = prepared(digits, recipe.data)
+    with pytest.raises(UserError, match=r"l0arm train mlp-dense --seed 1 --run-dir .*seed-1"):
+        lesson_of(recipe, run_of(runs), data, preprocess_of(data))
+    folders = [RunFolder(runs / "mlp-dense" / f"seed-{seed}") for seed in (0, 1)]
+    train(folders[1], quick("mlp-dense", "training.seed=1"), digits)
+    lesson = lesson_of(recipe, run_of(runs), data, preprocess_of(data))
+    assert isinstance(lesson, Distilled)
+    assert isinstance(lesson.teacher, Remembered)
+    logits = []
+    for folder in folders:
+        teacher = trained_network(folder, digits)
+        teacher.session.trainee.train(False)
+        with torch.no_grad():
+            logits.append(teacher.session.trainee(teacher.preprocess(data.train_images)))
+    assert not torch.equal(logits[0], logits[1])
+    assert_close(lesson.teacher.answers, (logits[0] + logits[1]) / 2)
+
+
 @pytest.mark.parametrize("moving", ["data.shift=1", "data.augment=true"])
 def test_a_teacher_looks_at_images_that_move(
     tmp_path: Path, quick: Quick, digits: Dataset, moving: str
@@ -146,6 +168,7 @@ def test_a_teacher_that_saw_other_images_is_refused(
         ("data.shift=-1", "data.shift"),
         ("teacher.weight=1.5", "teacher.weight"),
         ("teacher.temperature=0", "teacher.temperature"),
+        ("teacher.runs=0", "teacher.runs"),
     ],
 )
 def test_settings_that_make_no_sense(override: str, message: str) -> None:

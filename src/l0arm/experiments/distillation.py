@@ -78,25 +78,25 @@ class Remembered:
 
 @dataclass(frozen=True)
 class Asked:
-    """A teacher that looks at every batch."""
+    """Networks that look at every batch; their mean logits are the answer."""
 
-    network: nn.Module
+    networks: tuple[nn.Module, ...]
 
     def __call__(self, which: Tensor, x: Tensor) -> Tensor:
         with torch.no_grad():
-            logits: Tensor = self.network(x)
-        return logits
+            return torch.stack([network(x) for network in self.networks]).mean(0)
 
 
 def lesson_of(recipe: Recipe, folder: RunFolder, data: Dataset, preprocess: Preprocess) -> Lesson:
-    """What a recipe has to be learned; its teacher's run lies beside the run's own."""
+    """What a recipe has to be learned; its teachers' runs lie beside the run's own."""
     spec = recipe.teacher
     if spec is None:
         return of_labels
-    run = RunFolder(folder.path.parent.parent / spec.recipe / folder.path.name)
-    _check(run, recipe, spec)
-    network = cast(nn.Module, restored(run, data).trainee)
-    asked = Asked(network.to(data.train_images.device).eval())
+    runs = teachers_of(recipe, spec, folder)
+    for seed, run in runs.items():
+        _check(run, recipe, spec, seed)
+    networks = [cast(nn.Module, restored(run, data).trainee) for run in runs.values()]
+    asked = Asked(tuple(network.to(data.train_images.device).eval() for network in networks))
     if recipe.data.augment or recipe.data.shift:
         return Distilled(asked, spec.temperature, spec.weight)
     every = torch.split(torch.arange(len(data.train_images)), 1000)
@@ -104,10 +104,17 @@ def lesson_of(recipe: Recipe, folder: RunFolder, data: Dataset, preprocess: Prep
     return Distilled(Remembered(answers), spec.temperature, spec.weight)
 
 
-def _check(teacher: RunFolder, recipe: Recipe, spec: TeacherSpec) -> None:
+def teachers_of(recipe: Recipe, spec: TeacherSpec, folder: RunFolder) -> dict[int, RunFolder]:
+    """The runs to learn from by their seeds; the first one's folder is named as the run's own."""
+    beside, first = folder.path.parent.parent / spec.recipe, recipe.training.seed
+    others = range(first + 1, first + spec.runs)
+    names = {first: folder.path.name} | {seed: f"seed-{seed}" for seed in others}
+    return {seed: RunFolder(beside / name) for seed, name in names.items()}
+
+
+def _check(teacher: RunFolder, recipe: Recipe, spec: TeacherSpec, seed: int) -> None:
     """A teacher has finished, and has seen no image that this run is measured on."""
     if not teacher.finished:
-        seed = recipe.training.seed
         raise UserError(
             f"recipe '{recipe.name}' learns from '{spec.recipe}', whose run is not finished in "
             f"{teacher.path}; train it first, on the same data: l0arm train {spec.recipe} --seed "

@@ -120,9 +120,10 @@ class TrainingSpec(Part):
 
 
 class TeacherSpec(Part):
-    """A trained network to learn from: the finished run of a recipe, with the same seed."""
+    """Trained networks to learn from: finished runs of a recipe, from the run's own seed on."""
 
     recipe: str
+    runs: Count = 1  # the mean of so many networks' logits
     temperature: Positive = 4.0
     weight: Annotated[float, Field(gt=0, le=1)] = 0.9  # of its answers; the rest is the labels'
 
