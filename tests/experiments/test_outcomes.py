@@ -59,6 +59,7 @@ RESULT = {
     "architecture": "143-153-78",
     "undecided": 0.01,
     "seconds_per_epoch": 7.5,
+    "gates": {},
 }
 
 
@@ -161,7 +162,7 @@ def test_a_folder_with_another_run_is_refused(tmp_path: Path, begin: Callable[..
 
 def test_damaged_files_are_named(tmp_path: Path, begin: Callable[..., Path]) -> None:
     folder = begin(0)
-    (folder / "result.json").write_text('{"epochs": 200}')
+    (folder / "result.json").write_text('{"epochs": 200, "gates": {}}')
     with pytest.raises(UserError, match=r"result\.json lacks 'test_accuracy'"):
         outcomes(tmp_path, load_recipe(MLP))
     for text in ("{", "{}", "[]"):

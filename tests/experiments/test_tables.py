@@ -39,6 +39,7 @@ def finish(tmp_path: Path) -> Finish:
             "architecture": f"{seed}-2-3",
             "undecided": 0.125,
             "seconds_per_epoch": 7.5,
+            "gates": {},
         } | figures
         (folder / "recipe.json").write_text(json.dumps(made.model_dump()))
         (folder / "result.json").write_text(json.dumps(result))

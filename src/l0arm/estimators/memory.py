@@ -15,6 +15,7 @@ class Memory(Precise):
     They never fall below float32. A tensor of one entry per gate starts empty, since an estimator
     learns their number at its first call; a saved one of any size can be loaded into it.
 
+    >>> import torch
     >>> memory = Memory(mean=torch.zeros(()))
     >>> memory["mean"] = torch.tensor(2.5)
     >>> dict(memory.state_dict())
