@@ -23,8 +23,9 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 import l0arm
-from l0arm.data import MnistMini, mnist_mini
-from l0arm.metrics import count_flops, latency, weight_count
+from l0arm.costs import count_flops, latency
+from l0arm.lab.data import MnistMini, mnist_mini
+from l0arm.metrics import weight_count
 from l0arm.models import LeNet5
 
 BATCH = 100

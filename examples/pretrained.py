@@ -13,8 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import l0arm
-from l0arm.data import mnist_mini
-from l0arm.metrics import count_flops, latency
+from l0arm.costs import count_flops, latency
+from l0arm.lab.data import mnist_mini
 
 BATCH, EPOCHS = 100, 2
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import l0arm
-from l0arm.metrics import count_flops, latency
+from l0arm.costs import count_flops, latency
 
 NUMBERS, LENGTH, BATCH, STEPS = 40, 12, 32, 240
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from l0arm.data.mini import content_sha256
+from l0arm.lab.data.mini import content_sha256
 
 Bytes = npt.NDArray[np.uint8]
 

@@ -1,6 +1,6 @@
 """Imports point one way, from the command line down to the gates; siblings do not know each other.
 
-models and data stand beside the layers: anything above groups may use them.
+models stands beside the layers: anything above gating may use it.
 """
 
 import ast
@@ -14,20 +14,24 @@ import l0arm
 ROOT = Path(l0arm.__file__).parent
 LAYERS = [  # from the bottom; a module may import from any layer below its own
     {"gates"},
-    {"groups"},
+    {"gating"},
+    {"equality"},
+    {"costs"},
     {"estimators", "penalties"},
     {"compaction", "distributed", "metrics", "methods"},
-    {"latency_pricing", "planning"},  # they try and time what compaction does
-    {"budgeting"},
-    {"entry"},
+    {"planning"},
+    {"_sparsify"},
     {"l0arm"},  # the package itself: its public names
-    {"benchmarks", "experiments", "plots", "export", "integrations"},
-    {"cli"},
+    {"export", "integrations"},
+    {"lab"},
     {"__main__"},
 ]
 LEVEL = {name: level for level, layer in enumerate(LAYERS) for name in layer}
-BESIDE = {"models": {"groups"}, "data": set()}  # what each of them may import
-LAZY = {("groups/gated.py", "compaction")}  # Gated.compact() offers the verb as a method
+BESIDE = {"models": {"gating"}}  # what each of them may import
+LAZY = {  # Gated offers these verbs as methods
+    ("gating/gated.py", "compaction"),
+    ("gating/gated.py", "equality"),
+}
 
 FILES = [path.relative_to(ROOT) for path in sorted(ROOT.rglob("*.py"))]
 every_file = pytest.mark.parametrize("path", FILES, ids=str)
@@ -60,17 +64,23 @@ def imports(path: Path) -> tuple[set[str], set[str]]:
     tree = ast.parse((ROOT / path).read_text())
     functions = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
     inside = {id(node) for function in functions for node in ast.walk(function)}
+    typing = [n for n in ast.walk(tree) if isinstance(n, ast.If) and _for_types_only(n)]
+    never = {id(node) for block in typing for node in ast.walk(block)}
     loaded, lazy = set(), set()
-    for node in ast.walk(tree):
+    for node in (n for n in ast.walk(tree) if id(n) not in never):
         (lazy if id(node) in inside else loaded).update(targets(node))
     return loaded - {owner(path)}, lazy
+
+
+def _for_types_only(block: ast.If) -> bool:
+    return isinstance(block.test, ast.Name) and block.test.id == "TYPE_CHECKING"
 
 
 def allowed(importer: str, imported: str) -> bool:
     if importer in BESIDE:
         return imported in BESIDE[importer]
     if imported in BESIDE:
-        return LEVEL[importer] > LEVEL["groups"]
+        return LEVEL[importer] > LEVEL["gating"]
     return LEVEL[imported] < LEVEL[importer]
 
 
@@ -101,19 +111,20 @@ def test_imports_are_absolute(path: Path) -> None:
 @pytest.mark.parametrize(
     ("importer", "imported", "fine"),
     [
-        ("groups", "gates", True),
-        ("gates", "groups", False),
+        ("gating", "gates", True),
+        ("gates", "gating", False),
+        ("equality", "gating", True),
+        ("gating", "equality", False),
         ("methods", "penalties", True),
         ("penalties", "estimators", False),
         ("compaction", "metrics", False),
-        ("cli", "l0arm", True),
-        ("entry", "l0arm", False),
-        ("entry", "models", True),
-        ("groups", "models", False),
-        ("models", "groups", True),
+        ("lab", "l0arm", True),
+        ("methods", "lab", False),
+        ("_sparsify", "l0arm", False),
+        ("_sparsify", "models", True),
+        ("gating", "models", False),
+        ("models", "gating", True),
         ("models", "gates", False),
-        ("data", "groups", False),
-        ("models", "data", False),
     ],
 )
 def test_the_rule_itself(importer: str, imported: str, fine: bool) -> None:
@@ -121,5 +132,5 @@ def test_the_rule_itself(importer: str, imported: str, fine: bool) -> None:
 
 
 def test_the_reader_of_imports_finds_both_kinds() -> None:
-    loaded, lazy = imports(Path("groups/gated.py"))
-    assert (loaded, lazy) == ({"gates"}, {"compaction"})
+    loaded, lazy = imports(Path("gating/gated.py"))
+    assert (loaded, lazy) == ({"gates"}, {"compaction", "equality"})

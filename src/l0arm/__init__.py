@@ -4,8 +4,8 @@ Every unit of a network gets a stochastic binary gate z ~ Bernoulli(g(phi)); phi
 with the weights, and closed units are not computed, in training or after.
 """
 
-from l0arm import data, estimators, gates, methods, metrics, models, penalties
-from l0arm.budgeting import fit_threshold
+from l0arm import estimators, gates, methods, metrics, models, penalties
+from l0arm._sparsify import sparsify
 from l0arm.compaction import (
     Certificate,
     CertificateError,
@@ -18,11 +18,12 @@ from l0arm.compaction import (
     save,
     shrink,
 )
-from l0arm.entry import sparsify
+from l0arm.costs import expected_flops
+from l0arm.costs.budgeting import fit_threshold
 from l0arm.gates import HardSigmoid, ScaledSigmoid
-from l0arm.groups import EmptyGroupWarning, Gated, Group, Loss, NonFiniteLoss, Patch, Slice
+from l0arm.gating import EmptyGroupWarning, Gated, Group, Loss, NonFiniteLoss, Patch, Slice
 from l0arm.methods import Course
-from l0arm.metrics import architecture, expected_flops, expected_l0, prune_rate
+from l0arm.metrics import architecture, expected_l0, prune_rate
 from l0arm.planning import Plan, PlanError, plan
 
 __version__ = "0.1.0"
@@ -47,7 +48,6 @@ __all__ = [
     "certified",
     "certify",
     "compact",
-    "data",
     "estimators",
     "expand",
     "expected_flops",

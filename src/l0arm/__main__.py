@@ -3,7 +3,7 @@
 import sys
 
 try:
-    from l0arm.cli.main import main
+    from l0arm.lab.cli.main import main
 except ModuleNotFoundError as error:
     if (error.name or "").startswith("l0arm"):
         raise

@@ -9,10 +9,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from l0arm import Gated, architecture, prune_rate, sparsify
-from l0arm.groups.layout import named_tensors
+from l0arm.costs import expected_flops
+from l0arm.gating.layout import named_tensors
 from l0arm.methods import METHODS, Method
-from l0arm.methods.group_lasso import shrink
-from l0arm.metrics import expected_flops
+from l0arm.methods._group_lasso import shrink
 from l0arm.models import MLP, LeNet5, WideResNet
 
 # Strong enough to prune something within a hundred steps of a small network.

@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.distributed.workers import gated_network
+from tests.helpers.workers import gated_network
 from torch import Tensor, nn
 
 from l0arm.distributed.redirection import loss_through, unwrapped

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 import torch
-from tests.distributed.two import in_two_processes
-from tests.distributed.workers import SETTINGS, SIZES, gated_network, settings_of_ddp
+from tests.helpers.two import in_two_processes
+from tests.helpers.workers import SETTINGS, SIZES, gated_network, settings_of_ddp
 from torch import nn
 from torch.testing import assert_close
 

@@ -7,7 +7,7 @@ import pytest
 import typer
 from tests.docs.pages import PAGES, ROOT, command_lines
 
-from l0arm.cli.main import app
+from l0arm.lab.cli.main import app
 
 COMMANDS: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 LINES = sorted({(name, tuple(line)) for name in PAGES for line in command_lines(PAGES[name])})

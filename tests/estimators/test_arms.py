@@ -5,7 +5,7 @@ from itertools import combinations, product
 
 import pytest
 import torch
-from tests.estimators.enumeration import GATES, gates_of, gradient, in_phi, smooth
+from tests.helpers.enumeration import GATES, gates_of, gradient, in_phi, smooth
 from torch import Tensor
 
 from l0arm.estimators import ARMS, DisARM

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from tests.estimators.enumeration import (
+from tests.helpers.enumeration import (
     GATES,
     expectation,
     gates_of,

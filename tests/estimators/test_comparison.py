@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.estimators.enumeration import expectation
+from tests.helpers.enumeration import expectation
 from torch import Tensor, nn
 
 from l0arm import sparsify

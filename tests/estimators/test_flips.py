@@ -5,7 +5,8 @@ from itertools import accumulate, pairwise
 
 import pytest
 import torch
-from tests.estimators.enumeration import (
+from tests.estimators.test_evaluations import distributed
+from tests.helpers.enumeration import (
     GATES,
     gates_of,
     gradient,
@@ -15,11 +16,10 @@ from tests.estimators.enumeration import (
     probability,
     smooth,
 )
-from tests.estimators.test_evaluations import distributed
 from torch import Tensor
 
 from l0arm.estimators import UGC, Bitflip, DisARM, LocalExpectation
-from l0arm.estimators.flips import chosen
+from l0arm.estimators._flips import chosen
 
 every_gate = pytest.mark.parametrize("g", GATES.values(), ids=GATES)
 both = pytest.mark.parametrize("q", ["variance", "uniform"])

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from l0arm.estimators import AR, Reinforce
-from l0arm.estimators.baseline import baseline, moving_mean, remember
-from l0arm.estimators.memory import Memory
-from l0arm.estimators.tuning import descend, tuned
+from l0arm.estimators._baseline import baseline, moving_mean, remember
+from l0arm.estimators._memory import Memory
+from l0arm.estimators._tuning import descend, tuned
 
 
 def test_a_tensor_is_kept_in_place() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from tests.estimators.enumeration import hotelling_score
+from tests.helpers.enumeration import hotelling_score
 
 from l0arm.estimators import ARMS, REBAR, RELAX, UGC, Bitflip, Concrete, DoubleCV, Estimator
 from l0arm.estimators.comparison import measure, quadratic

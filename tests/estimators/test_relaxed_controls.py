@@ -7,19 +7,19 @@ from itertools import product
 import numpy as np
 import pytest
 import torch
-from tests.estimators.enumeration import GATES, gates_of, gradient, in_phi, smooth
+from tests.helpers.enumeration import GATES, gates_of, gradient, in_phi, smooth
 from torch import Tensor
 
 from l0arm.estimators import REBAR, RELAX, Estimator, Reinforce
-from l0arm.estimators.comparison import measure, quadratic
-from l0arm.estimators.relax import _network
-from l0arm.estimators.relaxation import (
+from l0arm.estimators._relaxation import (
     conditional_logistic,
     conditional_slope,
     logistic,
     open_gates,
 )
-from l0arm.estimators.surrogate import uniform_like
+from l0arm.estimators._surrogate import uniform_like
+from l0arm.estimators.comparison import measure, quadratic
+from l0arm.estimators.relax import _network
 
 every_gate = pytest.mark.parametrize("g", GATES.values(), ids=GATES)
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from tests.estimators.enumeration import (
+from tests.helpers.enumeration import (
     GATES,
     gates_of,
     gradient,

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from l0arm.estimators.surrogate import (
+from l0arm.estimators._surrogate import (
     antithetic_pair,
     at_least_float32,
     per_probability,

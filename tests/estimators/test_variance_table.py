@@ -11,7 +11,7 @@ from functools import cache
 
 import pytest
 import torch
-from tests.estimators.enumeration import hotelling_score
+from tests.helpers.enumeration import hotelling_score
 from torch import Tensor
 
 from l0arm.estimators import (

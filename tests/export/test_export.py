@@ -134,7 +134,7 @@ def test_a_missing_package_names_the_extra(
 @pytest.mark.parametrize("name", ["bert", "gpt2"])
 def test_transformers(name: str, tmp_path: Path) -> None:
     pytest.importorskip("transformers")
-    from tests import tiny_transformers as tiny
+    from tests.helpers import tiny_transformers as tiny
 
     model = tiny.bert() if name == "bert" else tiny.gpt2(use_cache=False)
     inputs = {

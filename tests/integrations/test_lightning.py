@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from l0arm import Course, Gated, sparsify
 from l0arm.integrations.lightning import GatedTraining, gates_callback
-from l0arm.methods.l0_best import Decide
+from l0arm.methods._l0_best import Decide
 from l0arm.models import MLP
 
 lightning = pytest.importorskip("lightning", reason="needs pip install 'l0arm[integrations]'")

@@ -10,7 +10,7 @@ from torch.utils.data import IterableDataset
 
 from l0arm import Gated, sparsify
 from l0arm.integrations.transformers import GatedTrainerMixin, gates_callback
-from l0arm.methods.l0_best import Decide
+from l0arm.methods._l0_best import Decide
 
 NEEDS = "needs pip install 'l0arm[integrations]'"
 transformers = pytest.importorskip("transformers", reason=NEEDS)

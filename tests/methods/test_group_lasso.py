@@ -9,7 +9,7 @@ from torch import nn
 
 from l0arm import Gated, Group, Slice, sparsify
 from l0arm.methods import group_lasso
-from l0arm.methods.group_lasso import ProximalStep, members, shrink
+from l0arm.methods._group_lasso import ProximalStep, members, shrink
 from l0arm.models import MLP, LeNet5
 
 

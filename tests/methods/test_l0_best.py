@@ -5,7 +5,7 @@ import torch
 
 from l0arm import Group, Slice, architecture, prune_rate, sparsify
 from l0arm.estimators import ARM
-from l0arm.methods.l0_best import Decide, l0_best
+from l0arm.methods._l0_best import Decide, l0_best
 from l0arm.models import MLP, LeNet5
 from l0arm.penalties import L0
 

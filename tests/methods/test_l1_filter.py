@@ -5,7 +5,7 @@ import torch
 
 from l0arm import architecture, sparsify
 from l0arm.methods import l1_filter
-from l0arm.methods.l1_filter import PruneUnits
+from l0arm.methods._l1_filter import PruneUnits
 from l0arm.models import MLP, LeNet5
 
 

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 
 from l0arm import Gated, prune_rate, sparsify
 from l0arm.methods import magnitude
-from l0arm.methods.magnitude import Prune
+from l0arm.methods._magnitude import Prune
 from l0arm.models import MLP
 
 

@@ -5,7 +5,7 @@ import torch
 
 from l0arm import architecture, sparsify
 from l0arm.methods import random_units
-from l0arm.methods.random_units import CloseAtRandom
+from l0arm.methods._random_units import CloseAtRandom
 from l0arm.models import MLP, WideResNet
 
 

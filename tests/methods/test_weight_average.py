@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from l0arm import Gated, sparsify
-from l0arm.methods.l0_best import Decide, DecideAndAverage, l0_best
+from l0arm.methods._l0_best import Decide, DecideAndAverage, l0_best
 from l0arm.methods.weight_average import add_to_average, begin_average, take_average
 from l0arm.models import MLP
 

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from l0arm import sparsify
-from l0arm.groups.layout import resolve
+from l0arm.gating.layout import resolve
 from l0arm.models import MLP, LeNet5, WideResNet
 
 

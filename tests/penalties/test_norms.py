@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from l0arm.estimators import Exact
 from l0arm.gates import Bernoulli, GateFunction, HardSigmoid, ScaledSigmoid
-from l0arm.groups import Gated, Group, Slice
+from l0arm.gating import Gated, Group, Slice
 from l0arm.methods import Method
 from l0arm.penalties import L0, L1, L2, Strength
 

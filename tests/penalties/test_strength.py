@@ -2,7 +2,7 @@
 
 import pytest
 
-from l0arm.groups import Group, Slice
+from l0arm.gating import Group, Slice
 from l0arm.penalties import L0, L1, L2, Strength
 from l0arm.penalties.strength import per_group
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests import tiny_transformers
+from tests.helpers import tiny_transformers
 from torch import Tensor, nn
 
 from l0arm import sparsify

@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from l0arm.groups import Gated
-from l0arm.groups.draw import Draw
-from l0arm.groups.layout import TensorCut
-from l0arm.groups.slicing import theta
+from l0arm.gating import Gated
+from l0arm.gating.draw import Draw
+from l0arm.gating.layout import TensorCut
+from l0arm.gating.slicing import theta
 
 
 class Transfer:

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from l0arm.groups import Gated, Loss
+from l0arm.gating import Gated, Loss
 
 
 def loss_through(wrapper: nn.Module, gated: Gated, closure: Callable[[], Tensor]) -> Loss:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from l0arm.distributed.team import Team
 from l0arm.gates.precision import at_least_float32
-from l0arm.groups import Loss, NonFiniteLoss
+from l0arm.gating import Loss, NonFiniteLoss
 
 Draws = Literal["own", "shared"]
 Closure = Callable[[], Tensor]

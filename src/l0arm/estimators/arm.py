@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from l0arm.estimators.protocol import Objective
-from l0arm.estimators.surrogate import (
+from l0arm.estimators._surrogate import (
     Chain,
     antithetic_loss,
     antithetic_pair,
@@ -18,6 +17,7 @@ from l0arm.estimators.surrogate import (
     surrogate,
     uniform_like,
 )
+from l0arm.estimators.protocol import Objective
 from l0arm.gates import Gates
 
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from l0arm.estimators._samples import checked_samples, covariance, losses_of
+from l0arm.estimators._surrogate import probabilities, surrogate
 from l0arm.estimators.protocol import Objective
-from l0arm.estimators.samples import checked_samples, covariance, losses_of
-from l0arm.estimators.surrogate import probabilities, surrogate
 from l0arm.gates import Gates
 
 

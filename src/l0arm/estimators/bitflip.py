@@ -12,15 +12,15 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from l0arm.estimators.flips import chosen, difference
-from l0arm.estimators.protocol import Objective
-from l0arm.estimators.relaxation import live
-from l0arm.estimators.surrogate import (
+from l0arm.estimators._flips import chosen, difference
+from l0arm.estimators._relaxation import live
+from l0arm.estimators._surrogate import (
     antithetic_pair,
     probabilities,
     surrogate,
     uniform_like,
 )
+from l0arm.estimators.protocol import Objective
 from l0arm.gates import Gates
 
 

@@ -11,17 +11,17 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from l0arm.estimators.finite import finite
-from l0arm.estimators.protocol import Objective
-from l0arm.estimators.relaxation import slope_of
-from l0arm.estimators.samples import checked_samples, covariance
-from l0arm.estimators.surrogate import (
+from l0arm.estimators._finite import finite
+from l0arm.estimators._relaxation import slope_of
+from l0arm.estimators._samples import checked_samples, covariance
+from l0arm.estimators._surrogate import (
     antithetic_pair,
     loss_of,
     probabilities,
     surrogate,
     uniform_like,
 )
+from l0arm.estimators.protocol import Objective
 from l0arm.gates import Gates
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from l0arm.estimators._surrogate import probabilities
 from l0arm.estimators.protocol import Objective
-from l0arm.estimators.surrogate import probabilities
 from l0arm.gates import Gates
 from l0arm.gates.precision import at_least_float32
 

@@ -10,15 +10,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from l0arm.estimators.flips import difference
-from l0arm.estimators.protocol import Objective
-from l0arm.estimators.relaxation import live
-from l0arm.estimators.surrogate import (
+from l0arm.estimators._flips import difference
+from l0arm.estimators._relaxation import live
+from l0arm.estimators._surrogate import (
     antithetic_pair,
     probabilities,
     surrogate,
     uniform_like,
 )
+from l0arm.estimators.protocol import Objective
 from l0arm.gates import Gates
 
 

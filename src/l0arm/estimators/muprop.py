@@ -11,15 +11,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from l0arm.estimators.protocol import Objective
-from l0arm.estimators.relaxation import slope_of
-from l0arm.estimators.surrogate import (
+from l0arm.estimators._relaxation import slope_of
+from l0arm.estimators._surrogate import (
     antithetic_pair,
     loss_of,
     probabilities,
     surrogate,
     uniform_like,
 )
+from l0arm.estimators.protocol import Objective
 from l0arm.gates import Gates
 
 

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from l0arm.estimators.protocol import Objective
 from l0arm.gates.precision import at_least_float32
-from l0arm.groups import Gated
-from l0arm.groups.draw import Draw
-from l0arm.groups.randomness import SharedRandomness
+from l0arm.gating import Gated
+from l0arm.gating.draw import Draw
+from l0arm.gating.randomness import SharedRandomness
 
 ENDS = {"polarised": 0.02, "converged": 0.002}
 

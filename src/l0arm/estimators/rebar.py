@@ -12,10 +12,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from l0arm.estimators.finite import finite
-from l0arm.estimators.memory import Memory
-from l0arm.estimators.protocol import Objective
-from l0arm.estimators.relaxation import (
+from l0arm.estimators._finite import finite
+from l0arm.estimators._memory import Memory
+from l0arm.estimators._relaxation import (
     checked_temperature,
     conditional_logistic,
     conditional_slope,
@@ -25,8 +24,9 @@ from l0arm.estimators.relaxation import (
     relaxed,
     slope_of,
 )
-from l0arm.estimators.surrogate import loss_of, probabilities, surrogate, uniform_like
-from l0arm.estimators.tuning import checked_rate, descend, tuned
+from l0arm.estimators._surrogate import loss_of, probabilities, surrogate, uniform_like
+from l0arm.estimators._tuning import checked_rate, descend, tuned
+from l0arm.estimators.protocol import Objective
 from l0arm.gates import Gates
 from l0arm.gates.precision import at_least_float32
 

@@ -11,16 +11,16 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from l0arm.estimators.baseline import baseline, checked_decay, moving_mean, remember
-from l0arm.estimators.memory import Memory
-from l0arm.estimators.protocol import Objective
-from l0arm.estimators.surrogate import (
+from l0arm.estimators._baseline import baseline, checked_decay, moving_mean, remember
+from l0arm.estimators._memory import Memory
+from l0arm.estimators._surrogate import (
     antithetic_pair,
     loss_of,
     probabilities,
     surrogate,
     uniform_like,
 )
+from l0arm.estimators.protocol import Objective
 from l0arm.gates import Gates
 
 

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from l0arm.estimators.protocol import Objective
-from l0arm.estimators.samples import checked_samples, covariance, losses_of
-from l0arm.estimators.surrogate import (
+from l0arm.estimators._samples import checked_samples, covariance, losses_of
+from l0arm.estimators._surrogate import (
     antithetic_pair,
     probabilities,
     surrogate,
     uniform_like,
 )
+from l0arm.estimators.protocol import Objective
 from l0arm.gates import Gates
 
 

@@ -11,9 +11,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from l0arm.estimators.memory import Memory
-from l0arm.estimators.protocol import Objective
-from l0arm.estimators.relaxation import (
+from l0arm.estimators._memory import Memory
+from l0arm.estimators._relaxation import (
     checked_temperature,
     conditional_logistic,
     conditional_slope,
@@ -22,8 +21,9 @@ from l0arm.estimators.relaxation import (
     open_gates,
     relaxed,
 )
-from l0arm.estimators.surrogate import loss_of, probabilities, surrogate, uniform_like
-from l0arm.estimators.tuning import checked_rate, descend, resize, tuned
+from l0arm.estimators._surrogate import loss_of, probabilities, surrogate, uniform_like
+from l0arm.estimators._tuning import checked_rate, descend, resize, tuned
+from l0arm.estimators.protocol import Objective
 from l0arm.gates import Gates
 
 PER_GATE = ("inward", "linear")

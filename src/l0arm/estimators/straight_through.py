@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from l0arm.estimators._relaxation import through
+from l0arm.estimators._surrogate import antithetic_pair, probabilities, uniform_like
 from l0arm.estimators.protocol import Objective
-from l0arm.estimators.relaxation import through
-from l0arm.estimators.surrogate import antithetic_pair, probabilities, uniform_like
 from l0arm.gates import Gates
 from l0arm.gates.precision import at_least_float32
 

@@ -11,10 +11,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from l0arm.estimators.flips import chosen, difference
-from l0arm.estimators.protocol import Objective
-from l0arm.estimators.relaxation import live
-from l0arm.estimators.surrogate import (
+from l0arm.estimators._flips import chosen, difference
+from l0arm.estimators._relaxation import live
+from l0arm.estimators._surrogate import (
     antithetic_loss,
     antithetic_pair,
     loss_of,
@@ -22,8 +21,9 @@ from l0arm.estimators.surrogate import (
     surrogate,
     uniform_like,
 )
+from l0arm.estimators.protocol import Objective
 from l0arm.gates import Gates
-from l0arm.groups.synchrony import several_processes
+from l0arm.gating.synchrony import several_processes
 
 
 @dataclass(frozen=True)

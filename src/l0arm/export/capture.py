@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
-from l0arm.groups import Gated
-from l0arm.groups.engine import gated_module
-from l0arm.groups.modes import in_eval
+from l0arm.equality.modes import in_eval
+from l0arm.gating import Gated
+from l0arm.gating.engine import gated_module
 
 Inputs = Tensor | Sequence[Tensor] | Mapping[str, Tensor]
 

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from l0arm.equality.apart import apart
+from l0arm.equality.modes import in_eval
 from l0arm.export.capture import Inputs, arguments
-from l0arm.groups.apart import apart
-from l0arm.groups.modes import in_eval
 
 BATCHES = (1, 7, 64)
 Call = Callable[[Inputs], Sequence[Tensor]]

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from l0arm.groups import Gated
+from l0arm.gating import Gated
 from l0arm.methods import Course
 from l0arm.metrics import architecture, prune_rate
 

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from l0arm.methods.bc_ghs import bc_ghs
-from l0arm.methods.bc_gnj import bc_gnj
+from l0arm.methods._bc_ghs import bc_ghs
+from l0arm.methods._bc_gnj import bc_gnj
+from l0arm.methods._generalized_dropout import generalized_dropout
+from l0arm.methods._group_lasso import group_lasso
+from l0arm.methods._l0 import l0, l0_ar, l0_arm, l0_disarm
+from l0arm.methods._l0_best import l0_best
+from l0arm.methods._l0_hc import l0_hc
+from l0arm.methods._l1_filter import l1_filter
+from l0arm.methods._magnitude import magnitude
+from l0arm.methods._random_units import random_units
+from l0arm.methods._sbp import sbp
+from l0arm.methods._sparse_vd import sparse_vd
 from l0arm.methods.course import Course
-from l0arm.methods.generalized_dropout import generalized_dropout
-from l0arm.methods.group_lasso import group_lasso
-from l0arm.methods.l0 import l0, l0_ar, l0_arm, l0_disarm
-from l0arm.methods.l0_best import l0_best
-from l0arm.methods.l0_hc import l0_hc
-from l0arm.methods.l1_filter import l1_filter
-from l0arm.methods.magnitude import magnitude
 from l0arm.methods.method import Method
-from l0arm.methods.random_units import random_units
-from l0arm.methods.sbp import sbp
-from l0arm.methods.sparse_vd import sparse_vd
 from l0arm.methods.stage import Stage
 
 METHODS: dict[str, Callable[..., Method]] = {

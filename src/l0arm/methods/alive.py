@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from l0arm.groups import Gated, Group, Slice
-from l0arm.groups.draw import Draw
-from l0arm.groups.layout import TensorCut, named_tensors
+from l0arm.gating import Gated, Group, Slice
+from l0arm.gating.draw import Draw
+from l0arm.gating.layout import TensorCut, named_tensors
 from l0arm.penalties.norms import per_unit
 
 

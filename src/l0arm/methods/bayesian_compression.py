@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from l0arm.gates.precision import at_least_float32
-from l0arm.groups import Gated
+from l0arm.gating import Gated
 from l0arm.methods.noise import WeightNoise
 from l0arm.methods.stage import Validate
 from l0arm.penalties.kl import standard_normal_kl

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from l0arm.groups import Gated
+from l0arm.gating import Gated
 from l0arm.methods.method import leave
 from l0arm.methods.stage import TRAIN, Stage, Validate
 from l0arm.methods.timetable import Timetable

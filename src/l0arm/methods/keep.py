@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from l0arm.groups import Gated
+from l0arm.gating import Gated
 from l0arm.penalties.strength import Strength, checked, per_group
 
 

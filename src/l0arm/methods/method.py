@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from l0arm.estimators import Estimator
 from l0arm.gates import GateFamily, Gates
-from l0arm.groups import Gated
+from l0arm.gating import Gated
 from l0arm.methods.shares import check_shares
 from l0arm.methods.stage import TRAIN, Stage
 

@@ -18,9 +18,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from l0arm.gates.precision import Precise, at_least_float32
-from l0arm.groups import Gated
-from l0arm.groups.layout import named_tensors
-from l0arm.groups.slicing import theta
+from l0arm.gating import Gated
+from l0arm.gating.layout import named_tensors
+from l0arm.gating.slicing import theta
 from l0arm.methods.naming import key_of
 from l0arm.models.pooled_conv import PooledConv2d, by_products, convolved, pooled, rows_of
 

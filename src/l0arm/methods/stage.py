@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from numbers import Real
 
-from l0arm.groups import Gated
+from l0arm.gating import Gated
 
 Validate = Callable[[], float]  # percent right, under z-bar, of held-out training images
 Enter = Callable[[Gated, Validate | None], None]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from l0arm.groups import Gated
-from l0arm.groups.dead import follow_dead
-from l0arm.penalties.cost import ExpectedCost, parameter_prices
+from l0arm.costs.cost import ExpectedCost, parameter_prices
+from l0arm.gating import Gated
+from l0arm.gating.dead import follow_dead
 
 
 def check_reachable(gated: Gated, at_most: float) -> None:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from l0arm.gates.precision import Precise, at_least_float32
-from l0arm.groups import Gated
+from l0arm.gating import Gated
 from l0arm.methods.naming import key_of
 from l0arm.methods.stage import Validate
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from l0arm.groups import Gated
-from l0arm.groups.layout import named_tensors
+from l0arm.gating import Gated
+from l0arm.gating.layout import named_tensors
 from l0arm.methods.naming import key_of
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from l0arm.groups import Group, Slice
+from l0arm.gating import Group, Slice
 from l0arm.models.pooled_conv import PooledConv2d
 
 

@@ -8,7 +8,7 @@ from itertools import pairwise
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from l0arm.groups import Group, Slice
+from l0arm.gating import Group, Slice
 
 
 class MLP(nn.Module):

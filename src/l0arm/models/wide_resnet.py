@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from l0arm.groups import Group, Slice
+from l0arm.gating import Group, Slice
 
 
 class WideResNet(nn.Module):

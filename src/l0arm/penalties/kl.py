@@ -14,7 +14,7 @@ from torch import Tensor
 from l0arm.gates import TruncatedLogNormalGates
 from l0arm.gates.normal_tail import FAR, log_series, shortfall
 from l0arm.gates.truncated_log_normal import A, B
-from l0arm.groups import Gated
+from l0arm.gating import Gated
 from l0arm.penalties.strength import Strength, checked, per_gate
 
 # Molchanov, Ashukha, Vetrov 2017, Eq. 14: a fit, within 0.0095 of the divergence on [-8, 8].

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from l0arm.gates import Gates
-from l0arm.groups import Gated, Slice
-from l0arm.groups.layout import named_tensors
+from l0arm.gating import Gated, Slice
+from l0arm.gating.layout import named_tensors
 from l0arm.penalties.strength import Strength, checked, per_gate, per_group
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from l0arm.gates import Gates
-from l0arm.groups import Gated
+from l0arm.gating import Gated
 from l0arm.penalties.strength import Strength, checked, per_gate
 
 NEAREST = 1e-3  # pi is taken this far from 0 and 1, where the logarithms diverge

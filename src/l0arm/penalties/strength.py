@@ -9,7 +9,7 @@ from typing import TypeGuard
 
 from torch import Tensor
 
-from l0arm.groups import Gated, Group
+from l0arm.gating import Gated, Group
 
 Strength = float | Sequence[float] | Mapping[str, float]
 

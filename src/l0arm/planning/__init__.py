@@ -1,8 +1,8 @@
 """Any model: what of it can be gated, found on its captured graph."""
 
-from l0arm.groups.attention import HeadAttention, exchange
+from l0arm.gating.attention import HeadAttention, exchange
+from l0arm.planning._plan import Plan, PlannedGroup, Skipped
 from l0arm.planning.capture import PlanError
-from l0arm.planning.plan import Plan, PlannedGroup, Skipped
 from l0arm.planning.planner import plan
 from l0arm.planning.registry import rule
 

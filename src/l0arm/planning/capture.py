@@ -13,10 +13,10 @@ import torch
 from torch import fx, nn
 from torch.utils import _pytree as pytree
 
-from l0arm.groups.example import Example
-from l0arm.groups.layout import named_tensors
-from l0arm.groups.modes import quiet
-from l0arm.groups.outputs import tensors_in
+from l0arm.equality.example import Example
+from l0arm.equality.modes import quiet
+from l0arm.equality.outputs import tensors_in
+from l0arm.gating.layout import named_tensors
 
 
 class PlanError(ValueError):

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from torch import Tensor, nn
 
-from l0arm.groups import Group
-from l0arm.groups.group import unit_slices
+from l0arm.gating import Group
+from l0arm.gating.group import unit_slices
 from l0arm.planning.site import Trace
 from l0arm.planning.units import Found
 

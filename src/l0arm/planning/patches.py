@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from torch import nn
 
-from l0arm.groups import Patch
+from l0arm.gating import Patch
 from l0arm.planning.site import Count, Trace
 from l0arm.planning.units import Found
 

@@ -8,22 +8,22 @@ from typing import Any
 import torch
 from torch import nn
 
-from l0arm.groups import Gated, Group
-from l0arm.groups.attention import replace_attention
-from l0arm.groups.copying import copied
-from l0arm.groups.example import Example
-from l0arm.groups.layout import named_tensors
+from l0arm.equality.example import Example
+from l0arm.equality.trial import Trial
+from l0arm.gating import Gated, Group
+from l0arm.gating.attention import replace_attention
+from l0arm.gating.copying import copied
+from l0arm.gating.layout import named_tensors
+from l0arm.planning._plan import How, Plan, PlannedGroup, Skipped
 from l0arm.planning.capture import Captured, PlanError, capture, first_names
 from l0arm.planning.gains import macs_freed, weights_freed
 from l0arm.planning.patches import counters, options, tallies
-from l0arm.planning.plan import How, Plan, PlannedGroup, Skipped
 from l0arm.planning.products import even_out
 from l0arm.planning.reasons import skipped_layers
 from l0arm.planning.refusals import refused_tensors, rewritten, unready
 from l0arm.planning.selection import Patterns, matching_modules
 from l0arm.planning.settle import counted, is_masked, settle
 from l0arm.planning.site import Trace
-from l0arm.planning.trial import Trial
 from l0arm.planning.units import Found, find_groups, module_of
 from l0arm.planning.walk import walk
 

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from l0arm.groups.layout import named_tensors
+from l0arm.gating.layout import named_tensors
+from l0arm.planning._plan import Skipped
 from l0arm.planning.atoms import Atoms, Birth
 from l0arm.planning.capture import first_names
-from l0arm.planning.plan import Skipped
 from l0arm.planning.site import Trace
 from l0arm.planning.units import Found, module_of
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.nn.utils import parametrize
 
-from l0arm.groups.layout import named_tensors
+from l0arm.gating.layout import named_tensors
 
 PACKED = ("quantized", "bitsandbytes", "torchao", "gptq", "awq")
 NOT_REAL = "a gate opens and closes real weights"

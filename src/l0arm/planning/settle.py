@@ -10,10 +10,10 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from l0arm.groups import Group
-from l0arm.groups.layout import named_tensors
+from l0arm.equality.trial import Trial
+from l0arm.gating import Group
+from l0arm.gating.layout import named_tensors
 from l0arm.planning.patches import Option
-from l0arm.planning.trial import Trial
 
 UNSEEN = (
     "closing its units moves no output visibly on the example, so dropping could not be tried; "

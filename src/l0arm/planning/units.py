@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from l0arm.groups import Group, Slice
+from l0arm.gating import Group, Slice
 from l0arm.planning.atoms import Atoms
 
 Place = tuple[str, int, bool, bool]  # tensor, dimension, whether it reads there, makes there

@@ -10,7 +10,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, fx, nn
 
-from l0arm.groups.layout import named_tensors
+from l0arm.gating.layout import named_tensors
 from l0arm.planning import rules
 from l0arm.planning.capture import Captured
 from l0arm.planning.registry import NotCovered, find, spaces_in

@@ -1,0 +1,88 @@
+"""The way back: a small network's weights in the dense shape."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from l0arm.gating import Gated
+from l0arm.gating.cutting import final_draw, plain_copy
+from l0arm.gating.draw import Draw
+from l0arm.gating.layout import Layout, TensorCut, named_tensors
+
+
+def expand(small: nn.Module, gated: Gated, *, round_to: int | None = None) -> nn.Module:
+    """A dense network that computes what ``small`` computes, trained further or not.
+
+    ``gated`` is the network that ``small`` was compacted from, with the phi of that moment (and the
+    same ``round_to``). What was cut is zero; z-bar stays folded into the weights that read a unit;
+    rows of buffers that were cut are those of ``gated``. Both arguments are left as they are.
+
+    >>> import l0arm
+    >>> gated = l0arm.sparsify(l0arm.models.MLP((6, 5, 3)), lam=0.0)
+    >>> [tuple(p.shape) for p in expand(gated.compact(), gated).parameters()]
+    [(5, 6), (5,), (3, 5), (3,)]
+    """
+    draw = final_draw(gated, round_to)
+    dense = plain_copy(gated, share_hooks=True)
+    names = _Names(gated.layout, draw)
+    there, cuts = named_tensors(small), gated.layout.tensors
+    new: dict[int, Tensor] = {}  # by identity, under the first name: a tied weight stays tied
+    for name, tensor in named_tensors(dense).items():
+        if id(tensor) not in new:
+            new[id(tensor)] = _placed(name, tensor, there.get(names(name)), cuts.get(name), draw)
+    for name, module in dense.named_modules():
+        module.training = small.get_submodule(names(name)).training
+        for home in (module._parameters, module._buffers):
+            for key, old in home.items():
+                if old is not None:
+                    home[key] = new[id(old)]
+    return dense
+
+
+class _Names:
+    """Names of the dense network in the small one, where an InputSelection may be around them."""
+
+    def __init__(self, layout: Layout, draw: Draw) -> None:
+        wrapped = [
+            n for n, (_, axis) in layout.selections.items() if draw.kept(axis).local is not None
+        ]
+        self._wrapped = sorted(wrapped, key=len, reverse=True)  # the innermost first
+
+    def __call__(self, name: str) -> str:
+        for outer in self._wrapped:
+            if not outer:
+                name = f"module.{name}" if name else "module"
+            elif name == outer or name.startswith(f"{outer}."):
+                name = f"{outer}.module{name[len(outer) :]}"
+        return name
+
+
+def _placed(
+    name: str, dense: Tensor, small: Tensor | None, spec: TensorCut | None, draw: Draw
+) -> Tensor:
+    """The small tensor at the positions it was cut from."""
+    axes = {} if spec is None else spec.axes
+    kept = [draw.kept(axes[dim]).index if dim in axes else None for dim in range(dense.dim())]
+    shape = tuple(dense.shape[d] if k is None else len(k) for d, k in enumerate(kept))
+    if small is None or small.shape != shape:
+        got = "is not there" if small is None else f"has shape {tuple(small.shape)}"
+        raise ValueError(
+            f"'{name}' of the small network {got}, where the gates leave {shape}; expand with the "
+            "gated network it was compacted from, its phi unchanged, and the same round_to"
+        )
+    with torch.no_grad():
+        is_parameter = isinstance(dense, nn.Parameter)
+        new = torch.zeros_like(dense) if is_parameter else dense.clone()
+        new = new.to(small.device, small.dtype)
+        new[_grid(kept, dense.shape, small.device)] = small
+    return nn.Parameter(new, small.requires_grad) if is_parameter else new
+
+
+def _grid(kept: list[Tensor | None], shape: torch.Size, device: torch.device) -> tuple[Tensor, ...]:
+    """Positions along every dimension, shaped to broadcast against each other."""
+    full = [torch.arange(shape[d]) if k is None else k for d, k in enumerate(kept)]
+    return tuple(
+        k.to(device).view([-1 if d == dim else 1 for d in range(len(full))])
+        for dim, k in enumerate(full)
+    )

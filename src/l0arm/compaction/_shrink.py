@@ -1,0 +1,121 @@
+"""Compaction during training: units closed for good go, the others stay gated and train on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from l0arm.compaction.optimizer import Transfer
+from l0arm.gating import Gated, Group, Slice
+from l0arm.gating.cutting import cut_copy
+from l0arm.gating.dead import follow_dead
+from l0arm.gating.draw import Draw
+from l0arm.gating.layout import TensorCut, named_tensors, units_of
+
+CARRIED = (  # what may be set on a Gated, besides what it is made of
+    *("training", "width_multiple", "example", "outputs", "penalty_weight"),
+    *("averaged_elsewhere", "estimator", "estimator_state"),
+)
+
+
+def shrink(
+    gated: Gated, *, bound: float = 1e-3, optimizer: torch.optim.Optimizer | None = None
+) -> Gated:
+    """A smaller Gated without the units whose gates are open with probability below ``bound``.
+
+    Weights, buffers, phi and the optimizer's state are carried over; what remains computes, under
+    any draw, what it computed before with those gates closed. Every group keeps a unit, and as many
+    as its floor. Inputs that are gathered (``select``) stay gated: nobody can stop sending them.
+    Call it between epochs,
+    ``gated = shrink(gated, optimizer=optimizer)``; the old one is of no use after that.
+    """
+    if not 0.0 < bound < 1.0:
+        raise ValueError(f"bound is a probability strictly between 0 and 1; got {bound!r}")
+    if gated.budget is not None:
+        raise ValueError(
+            "shrink cannot carry a budget over, which counts in shares of the network it was set "
+            "for; train to the end, or give the smaller network a budget of its own"
+        )
+    if gated.extras:
+        raise ValueError(
+            f"the method's {' and '.join(gated.extras)} belong to the network at its full size, "
+            "and shrink cannot cut them; train on as it is, and compact at the end"
+        )
+    keep = _staying(gated, bound)
+    if bool(keep.all()):
+        return gated
+    draw = Draw(gated.layout, keep.to(gated.phi.dtype), writes=False)
+    transfer = None if optimizer is None else Transfer(optimizer, gated, draw)
+    small = cut_copy(gated, draw)
+    smaller = Gated(
+        small,
+        [_shrunk(gated, number, keep, draw) for number in range(len(gated.groups))],
+        gated.method,
+        execution=gated.execution,
+        threshold=gated.threshold,
+        sharing=gated.sharing,
+    )
+    smaller.phi.data = gated.phi.detach()[keep].clone()
+    for name in CARRIED:
+        setattr(smaller, name, getattr(gated, name))
+    if transfer is not None:
+        transfer(small, smaller.phi)
+    return smaller
+
+
+def _staying(gated: Gated, bound: float) -> Tensor:
+    """Which gates stay: those above the bound, one per group, and inputs that cannot be dropped."""
+    with torch.no_grad():
+        probability = gated.gates.open_probability
+    keep = probability >= bound
+    for number, group in enumerate(gated.groups):
+        if group.select is not None or not group.makes:
+            keep[gated.layout.span(number)] = True
+    _one_each(gated, keep, probability)
+    keep = follow_dead(gated.layout, keep.to(probability.dtype)) != 0
+    _one_each(gated, keep, probability)
+    return keep
+
+
+def _one_each(gated: Gated, keep: Tensor, probability: Tensor) -> None:
+    for number in range(len(gated.groups)):
+        span = gated.layout.span(number)
+        least = max(1, gated.groups[number].floor)
+        if int(keep[span].sum()) < least:
+            keep[span.start + probability[span].topk(least).indices] = True
+
+
+def _shrunk(gated: Gated, number: int, keep: Tensor, draw: Draw) -> Group:
+    """The group with its remaining units, at the positions where they stand after the cut."""
+    group = gated.groups[number]
+    staying = keep[gated.layout.span(number)].nonzero().squeeze(1).tolist()
+
+    def moved(pieces: tuple[Slice, ...]) -> tuple[Slice, ...]:
+        return tuple(_moved(gated, group, piece, staying, draw) for piece in pieces)
+
+    return replace(
+        group,
+        units=len(staying),
+        reads=moved(group.reads),
+        makes=moved(group.makes),
+        counts=moved(group.counts),
+    )
+
+
+def _moved(gated: Gated, group: Group, piece: Slice, staying: list[int], draw: Draw) -> Slice:
+    if piece.dim is None:
+        return piece
+    tensors = named_tensors(gated.model)
+    axis = gated.layout.tensors.get(piece.tensor, TensorCut(piece.tensor)).axes.get(piece.dim)
+    index = None if axis is None else draw.kept(axis).index
+    kept = range(tensors[piece.tensor].shape[piece.dim]) if index is None else index.tolist()
+    place = {old: new for new, old in enumerate(kept)}
+    units = units_of(tensors, group, piece)
+    now = tuple(tuple(place[p] for p in units[unit] if p in place) for unit in staying)
+    block = len(now[0])
+    in_order = [p for positions in now for p in positions] == list(range(len(kept)))
+    if in_order and all(len(positions) == block for positions in now):
+        return Slice(piece.tensor, piece.dim, block=block)
+    return Slice(piece.tensor, piece.dim, index=now)

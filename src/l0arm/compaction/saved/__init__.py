@@ -1,0 +1,1 @@
+"""Small networks on disk: description, weights, folder, card."""

@@ -1,0 +1,196 @@
+"""What ``l0arm.json`` says of a saved network: enough to cut the original to its shapes again."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from l0arm.compaction.saved.weights import LARGEST_TEXT, Fact, SavedError, parsed
+from l0arm.gating import Group
+from l0arm.gating.records import Kind, RecordError, checked, group_of, record_of
+
+FORMAT, VERSION = "l0arm-saved", 1
+FIELDS: dict[str, Kind] = {
+    "format": str,
+    "version": int,
+    "model": str,
+    "parameters": list,
+    "groups": list,
+    "replaced": list,
+    "attributes": dict,
+    "original": dict,
+    "tensors": dict,
+    "tensors_sha256": str,
+    "metrics": dict,
+    "certificate": (dict, type(None)),
+}
+
+
+@dataclass(frozen=True)
+class Description:
+    """The structure of a small network, relative to the model it was cut from."""
+
+    model: str  # the class, for people: nothing is imported by this name
+    parameters: tuple[int, int]  # of the dense and of the small network
+    groups: tuple[Group, ...]
+    kept: tuple[tuple[int, ...], ...]  # of every group: its open units that something reads
+    replaced: tuple[str, ...]  # attention modules that were exchanged to lose heads
+    attributes: Mapping[str, int]  # integers that count units, as they are now
+    original: Mapping[str, Fact]
+    tensors: Mapping[str, Fact]
+    tensors_sha256: str
+    metrics: Mapping[str, Any] = field(default_factory=dict)
+    certificate: Mapping[str, Any] | None = None
+
+    def to_json(self) -> str:
+        """Text with the sum of its own content; every group and tensor has a line."""
+        record: dict[str, Any] = {
+            "format": FORMAT,
+            "version": VERSION,
+            "model": self.model,
+            "parameters": list(self.parameters),
+            "groups": [
+                {**record_of(group), "kept": list(kept)}
+                for group, kept in zip(self.groups, self.kept, strict=True)
+            ],
+            "replaced": list(self.replaced),
+            "attributes": dict(self.attributes),
+            "original": _records_of(self.original),
+            "tensors": _records_of(self.tensors),
+            "tensors_sha256": self.tensors_sha256,
+            "metrics": dict(self.metrics),
+            "certificate": None if self.certificate is None else dict(self.certificate),
+        }
+        try:
+            record = json.loads(json.dumps(record, allow_nan=False))  # keys become text
+            record["sha256"] = digest(record)
+        except (TypeError, ValueError) as error:
+            raise SavedError(f"metrics or certificate cannot be written as JSON: {error}") from None
+        return "{\n" + ",\n".join(f"{_text(k)}: {_lines(v)}" for k, v in record.items()) + "\n}\n"
+
+    @classmethod
+    def from_json(cls, data: bytes, where: str) -> Description:
+        """What the text says, every field checked; it may have been written by anybody."""
+        record = parsed(data, where)
+        _check_head(record, where)
+        _check_sum(record, where)
+        try:
+            record = checked(record, where, FIELDS)
+            entries = [_group(e, f"{where}, group {n}") for n, e in enumerate(record["groups"])]
+        except RecordError as error:
+            raise SavedError(str(error)[:400]) from None
+        return cls(
+            model=record["model"],
+            parameters=_two_counts(record["parameters"], where),
+            groups=tuple(group for group, _ in entries),
+            kept=tuple(kept for _, kept in entries),
+            replaced=_names(record["replaced"], where),
+            attributes=_integers(record["attributes"], where),
+            original=_facts_read(record["original"], f"{where}, original"),
+            tensors=_facts_read(record["tensors"], f"{where}, tensors"),
+            tensors_sha256=record["tensors_sha256"],
+            metrics=record["metrics"],
+            certificate=record["certificate"],
+        )
+
+
+def read_description(path: Path) -> Description:
+    """The description in a file of bounded size."""
+    size = path.stat().st_size
+    if size > LARGEST_TEXT:
+        raise SavedError(f"{path} has {size:,} bytes; a description has {LARGEST_TEXT:,} at most")
+    return Description.from_json(path.read_bytes(), str(path))
+
+
+def digest(record: Mapping[str, Any]) -> str:
+    """SHA-256 of what a record says, whatever its order and spacing."""
+    told = {key: value for key, value in record.items() if key != "sha256"}
+    text = json.dumps(told, sort_keys=True, allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _check_head(record: dict[str, Any], where: str) -> None:
+    if record.get("format") != FORMAT:
+        raise SavedError(f"{where} does not describe a network that l0arm.save wrote")
+    version = record.get("version")
+    if type(version) is not int or version < 1:
+        raise SavedError(f"{where}: version must be a number from 1 on, got {str(version)[:40]}")
+    if version > VERSION:
+        raise SavedError(
+            f"{where} was written by a newer l0arm (schema {str(version)[:40]}, this one reads "
+            f"{VERSION}); upgrade l0arm"
+        )
+
+
+def _check_sum(record: dict[str, Any], where: str) -> None:
+    try:
+        told = digest(record)
+    except (ValueError, RecursionError):  # what cannot be written again, e.g. half a character
+        told = ""
+    if record.pop("sha256", None) != told:
+        raise SavedError(f"{where} was changed after it was written: its SHA-256 is another")
+
+
+def _group(entry: Any, where: str) -> tuple[Group, tuple[int, ...]]:
+    if not isinstance(entry, dict) or not isinstance(entry.get("kept"), list):
+        raise SavedError(f"{where} must be an object with a list of the units it keeps")
+    kept = entry["kept"]
+    group = group_of({key: value for key, value in entry.items() if key != "kept"}, where)
+    in_order = all(type(n) is int for n in kept) and kept == sorted(set(kept))
+    if not in_order or (kept and not 0 <= kept[0] <= kept[-1] < group.units):
+        raise SavedError(
+            f"{where} ({group.name!r}) keeps units that repeat, are out of order or are not among "
+            f"0..{group.units - 1}"
+        )
+    return group, tuple(kept)
+
+
+def _two_counts(counts: list[Any], where: str) -> tuple[int, int]:
+    if len(counts) != 2 or not all(type(n) is int for n in counts):
+        raise SavedError(f"{where}: parameters must be two counts, got {str(counts)[:80]}")
+    return counts[0], counts[1]
+
+
+def _names(names: list[Any], where: str) -> tuple[str, ...]:
+    if not all(isinstance(name, str) for name in names):
+        raise SavedError(f"{where}: replaced must list names of modules")
+    return tuple(names)
+
+
+def _integers(values: dict[str, Any], where: str) -> dict[str, int]:
+    if not all(type(value) is int for value in values.values()):
+        raise SavedError(f"{where}: attributes must be integers")
+    return values
+
+
+def _facts_read(record: dict[str, Any], where: str) -> dict[str, Fact]:
+    found = {}
+    for name, entry in record.items():
+        told = f"{where}, {name[:80]!r}"
+        try:
+            entry = checked(entry, told, {"shape": list, "dtype": str})
+        except RecordError as error:
+            raise SavedError(str(error)[:400]) from None
+        found[name] = Fact.read(entry["shape"], entry["dtype"], told)
+    return found
+
+
+def _records_of(facts: Mapping[str, Fact]) -> dict[str, Any]:
+    return {name: {"shape": list(f.shape), "dtype": f.dtype} for name, f in facts.items()}
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)
+
+
+def _lines(value: Any) -> str:
+    """An object or list with a line for each of its entries."""
+    if isinstance(value, dict) and value:
+        return "{\n" + ",\n".join(f" {_text(k)}: {_text(v)}" for k, v in value.items()) + "\n}"
+    if isinstance(value, list) and value and isinstance(value[0], dict):
+        return "[\n" + ",\n".join(f" {_text(v)}" for v in value) + "\n]"
+    return _text(value)

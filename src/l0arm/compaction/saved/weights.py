@@ -1,0 +1,190 @@
+"""A file of tensors (safetensors), judged by its header before any tensor is read.
+
+The format: eight bytes with the length of the header, the header as JSON (name -> dtype, shape,
+first and last byte), then the bytes of the tensors, one after the other without gaps.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from l0arm.gating.layout import named_tensors
+from l0arm.gating.records import RecordError, checked
+
+LARGEST_TEXT = 64 * 2**20  # bytes of JSON; the kept units of a large model take a few millions
+DIMENSIONS = 64  # more than torch lets a tensor have
+DTYPES = {  # as safetensors writes them: name in torch, bytes of one number
+    "F64": ("float64", 8),
+    "F32": ("float32", 4),
+    "F16": ("float16", 2),
+    "BF16": ("bfloat16", 2),
+    "I64": ("int64", 8),
+    "I32": ("int32", 4),
+    "I16": ("int16", 2),
+    "I8": ("int8", 1),
+    "U8": ("uint8", 1),
+    "BOOL": ("bool", 1),
+}
+KNOWN = {name for name, _ in DTYPES.values()}
+
+
+class SavedError(ValueError):
+    """A saved network that is refused, or that cannot be written; the message says why."""
+
+
+@dataclass(frozen=True)
+class Fact:
+    """What is said of a tensor without looking at its numbers."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+    @classmethod
+    def of(cls, tensor: Tensor) -> Fact:
+        return cls(tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."))
+
+    @classmethod
+    def read(cls, shape: list[Any], dtype: str, where: str) -> Fact:
+        """From a record, which may say anything."""
+        if len(shape) > DIMENSIONS or not all(type(n) is int and 0 <= n < 2**48 for n in shape):
+            raise SavedError(f"{where}: no tensor has the shape {str(shape)[:80]}")
+        if dtype not in KNOWN:
+            raise SavedError(f"{where}: numbers of kind {dtype[:40]!r} are not known here")
+        return cls(tuple(shape), dtype)
+
+    @property
+    def numbers(self) -> int:
+        return math.prod(self.shape)
+
+    def __str__(self) -> str:
+        return f"{self.dtype} of shape {self.shape}"
+
+
+def tensors_once(model: nn.Module) -> dict[str, Tensor]:
+    """Parameters and buffers, each under the first of its names: a tied weight has several."""
+    first: dict[int, tuple[str, Tensor]] = {}
+    for name, tensor in named_tensors(model).items():
+        first.setdefault(id(tensor), (name, tensor))
+    return dict(first.values())
+
+
+def facts_of(model: nn.Module) -> dict[str, Fact]:
+    """What is to be said of the tensors of a model."""
+    return {name: Fact.of(tensor) for name, tensor in tensors_once(model).items()}
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Write the tensors, one after the other as they are numbered in memory."""
+    safetensors = _safetensors()
+    plain = {
+        name: tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
+        for name, tensor in tensors.items()
+    }
+    safetensors.torch.save_file(plain, path, metadata={"format": "pt"})  # as hubs expect
+
+
+def read_tensors(path: Path) -> Iterator[tuple[str, Tensor]]:
+    """The tensors one by one; judge the header first."""
+    safetensors = _safetensors()
+    try:
+        with safetensors.safe_open(path, framework="pt") as file:
+            for name in file.keys():  # noqa: SIM118
+                yield name, file.get_tensor(name)
+    except safetensors.SafetensorError as error:
+        raise SavedError(f"{path}: {error}") from None
+
+
+def read_header(path: Path) -> dict[str, Fact]:
+    """What the file holds, if its header is sound and all it declares lies within the file."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if size < 8 or length > min(size - 8, LARGEST_TEXT):
+            raise SavedError(
+                f"{path} is cut off or no safetensors file: it says that its header has {length:,} "
+                f"bytes, and the whole file has {size:,}"
+            )
+        record = parsed(file.read(length), f"the header of {path}")
+    record.pop("__metadata__", None)
+    found, spans = {}, []
+    for name, entry in record.items():
+        found[name], span = _entry(entry, f"{path}, tensor {name[:80]!r}")
+        spans.append(span)
+    _check_tiling(spans, size - 8 - length, path)
+    return found
+
+
+def _entry(entry: Any, where: str) -> tuple[Fact, tuple[int, int]]:
+    """A line of the header: its tensor, and the bytes it claims, which must be just enough."""
+    try:
+        entry = checked(entry, where, {"dtype": str, "shape": list, "data_offsets": list})
+    except RecordError as error:
+        raise SavedError(str(error)[:400]) from None
+    dtype, width = DTYPES.get(entry["dtype"], (entry["dtype"], 0))
+    fact, offsets = Fact.read(entry["shape"], dtype, where), entry["data_offsets"]
+    if len(offsets) != 2 or not all(type(n) is int and 0 <= n < 2**63 for n in offsets):
+        raise SavedError(f"{where}: data_offsets must be two positions, got {str(offsets)[:80]}")
+    first, last = offsets
+    if last - first != fact.numbers * width:
+        raise SavedError(f"{where}: {fact} does not take the {last - first:,} bytes it has")
+    return fact, (first, last)
+
+
+def _check_tiling(spans: list[tuple[int, int]], size: int, path: Path) -> None:
+    """Tensors follow each other without gap or overlap, to the end of the file."""
+    end = 0
+    for first, last in sorted(spans):
+        if first != end:
+            raise SavedError(f"{path}: the tensors overlap or leave a gap at byte {end:,}")
+        end = last
+    if end != size:
+        raise SavedError(
+            f"{path} is cut off or has something at its end: its tensors take {end:,} bytes, and "
+            f"there are {size:,}"
+        )
+
+
+def parsed(data: bytes, where: str) -> dict[str, Any]:
+    """A JSON object in which no key stands twice and every number is finite."""
+    try:
+        record = json.loads(data, object_pairs_hook=_once, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        raise SavedError(f"{where} is not sound JSON: {str(error)[:200]}") from None
+    if not isinstance(record, dict):
+        raise SavedError(f"{where} must be a JSON object, got {type(record).__name__}")
+    return record
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    record = dict(pairs)
+    if len(record) != len(pairs):
+        raise ValueError("a key stands twice")
+    return record
+
+
+def _no_constant(name: str) -> float:
+    raise ValueError(f"{name} is no number")
+
+
+def sha256_of(path: Path) -> str:
+    """The sum of a file, read in pieces."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _safetensors() -> Any:
+    try:
+        import safetensors
+        import safetensors.torch
+    except ImportError:
+        raise ImportError("saved networks need safetensors: pip install 'l0arm[export]'") from None
+    return safetensors

@@ -1,0 +1,160 @@
+"""What the open share of each layer costs in milliseconds, measured on this machine once.
+
+Copies of the network are compacted at several levels of openness and run in turns;
+``costs/latency_table.py`` fits a linear model to the times of every layer.
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from l0arm.costs.cost import ExpectedCost, units_made, units_read
+from l0arm.costs.expectation import expected_share
+from l0arm.costs.latency_file import read_table, table_file, write_table
+from l0arm.costs.latency_key import latency_key
+from l0arm.costs.latency_table import LatencyTable, Network, Openness, fitted
+from l0arm.costs.module_times import module_times, wall_clock
+from l0arm.equality.example import Example
+from l0arm.gating import Gated
+from l0arm.gating.cutting import cut, plain_copy, select_inputs
+from l0arm.gating.dead import follow_dead
+from l0arm.gating.draw import Draw
+from l0arm.gating.layout import TensorCut, named_tensors
+
+MIXED = 8  # networks between the dense one and the smallest
+TOLERATED = 0.25
+SEED = 0x10A2
+
+
+class LatencyWarning(UserWarning):
+    """The measured times are far from the line that the budget goes by."""
+
+
+def expected_latency(gated: Gated, example: Example) -> ExpectedCost:
+    """E[latency] in milliseconds on the example, exact under the linear model of the table."""
+    table = latency_table(gated, example)
+    cost = ExpectedCost(
+        gated,
+        table.by_tensor(lambda layer: layer.weights),
+        table.constant,
+        made=table.by_tensor(lambda layer: layer.made),
+        read=table.by_tensor(lambda layer: layer.read),
+    )
+    cost.dense = table.dense  # a share is one of what was measured, not of the line at its end
+    return cost
+
+
+def latency_table(gated: Gated, example: Example) -> LatencyTable:
+    """The table of this network on this machine: the one that was kept, or measured now."""
+    tensors = timed_layers(gated)
+    digest = latency_key(gated, example)
+    path = table_file(digest)
+    table = read_table(path, digest, tensors)
+    if table is None:
+        table = measured(gated, example, tensors)
+        if table.deviation <= TOLERATED:
+            write_table(path, digest, table)
+        else:
+            _warn_of(table.deviation)
+    return table
+
+
+def timed_layers(gated: Gated) -> dict[str, str]:
+    """The modules with a tensor of their own that gates cut, and the largest such tensor."""
+    tensors = named_tensors(gated.model)
+    cuts = {id(tensors[name]): name for name, spec in gated.layout.tensors.items() if spec.axes}
+    found = {}
+    for name, module in gated.model.named_modules():
+        own = [*module.parameters(recurse=False), *module.buffers(recurse=False)]
+        largest = max((t for t in own if id(t) in cuts), key=lambda t: t.numel(), default=None)
+        if largest is not None:
+            found[name] = cuts[id(largest)]
+    return found
+
+
+def measured(gated: Gated, example: Example, tensors: dict[str, str]) -> LatencyTable:
+    """Measure now, on copies: the model, its mode and the random numbers stay as they are."""
+    device = gated.phi.device
+    dense = plain_copy(gated, share_hooks=False)
+    networks, open_ = [], []
+    for z in _masks(gated):
+        alive = follow_dead(gated.layout, z.to(device))
+        networks.append(_cut_to(dense, gated, alive))
+        open_.append(_openness(gated, tensors, alive.double()))  # a fit wants exact shares
+    example = example.each(lambda tensor: tensor.to(device))
+    times = module_times(networks, tensors, example, wall_clock(device))
+    table = fitted(tensors, open_, times)
+    if not table.layers:
+        raise ValueError(
+            "a budget of latency has nothing to pull at: no module of the model is called that "
+            "holds a weight whose rows or columns gates drop (gates on single weights save no "
+            "time); use {'params': ...} or {'flops': ...}"
+        )
+    return table
+
+
+def _masks(gated: Gated) -> Iterator[Tensor]:
+    """Random gates: all open; as few as may be; and between, every group at a level of its own.
+
+    Over the networks each group goes through all levels, in an order of its own: what one layer
+    reads and what it makes vary apart from each other. Widths are as odd as training leaves them.
+    """
+    random = torch.Generator().manual_seed(SEED)
+    groups = len(gated.groups)
+    yield _mask(gated, [1.0] * groups, random)
+    yield _mask(gated, [0.0] * groups, random)
+    strata = torch.stack([torch.randperm(MIXED, generator=random) for _ in range(groups)], 1)
+    levels = (strata + torch.rand(strata.shape, generator=random)) / MIXED
+    for network in levels.tolist():
+        yield _mask(gated, network, random)
+
+
+def _mask(gated: Gated, levels: Sequence[float], random: torch.Generator) -> Tensor:
+    z = torch.zeros(gated.layout.gates)
+    for number, (group, level) in enumerate(zip(gated.groups, levels, strict=True)):
+        count = max(1, group.floor, round(level * group.units))
+        units = torch.randperm(group.units, generator=random)[:count]
+        z[gated.layout.span(number).start + units] = 1.0
+    return z
+
+
+def _cut_to(dense: nn.Module, gated: Gated, z: Tensor) -> nn.Module:
+    """The network that compaction makes of z."""
+    draw = Draw(gated.layout, z, writes=False)
+    small = copy.deepcopy(dense)
+    cut(small, gated.layout, draw)
+    return select_inputs(small, gated.layout, draw)
+
+
+def _openness(gated: Gated, tensors: dict[str, str], z: Tensor) -> Network:
+    """How open every layer is, as ExpectedCost counts it."""
+    known, specs = named_tensors(gated.model), gated.layout.tensors
+
+    def share(spec: TensorCut) -> float:
+        return float(expected_share(gated.layout, spec, known[spec.name].shape, z))
+
+    cuts = {module: specs[name] for module, name in tensors.items()}
+    return {
+        module: Openness(
+            weights=share(replace(spec, elementwise=[])),
+            read=share(units_read(spec)),
+            made=share(units_made(spec)),
+        )
+        for module, spec in cuts.items()
+    }
+
+
+def _warn_of(deviation: float) -> None:
+    warnings.warn(
+        f"the linear model of the latency is off by up to {100 * deviation:.0f} % of what was "
+        "measured, so the budget is as inexact; a larger batch in example_inputs or a machine with "
+        "nothing else to do may fit better. These times are not kept: the next call measures again",
+        LatencyWarning,
+        stacklevel=7,  # where sparsify was called
+    )

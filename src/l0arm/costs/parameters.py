@@ -1,0 +1,59 @@
+"""E[parameters left]: what the network will really have, instead of units counted one by one.
+
+Eq. 17 counts the weights of a unit by its own group. But a weight between two layers is gone when
+either of its ends is: a filter costs less, the fewer filters read it. Here the price of a unit is
+what the network would lose with it, at the present state of all other gates, so that one strength
+is right for all layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from l0arm.costs.cost import ExpectedCost, parameter_prices
+from l0arm.gates import Gates
+from l0arm.gating import Gated
+
+COUNT = "parameter_count"
+
+
+class ParameterCount(nn.Module):
+    """The expected number of parameters of one gated model; kept in its ``extras``."""
+
+    def __init__(self, gated: Gated) -> None:
+        super().__init__()
+        self.cost = ExpectedCost(gated, parameter_prices(gated))
+        if not self.cost.depends:
+            raise ValueError(
+                "no gate of this model takes a parameter off it (those of single weights only zero "
+                "them), so parameters left are no price; use price='fixed', or 'l0-disarm'"
+            )
+
+    def forward(self, pi: Tensor) -> Tensor:
+        return self.cost(pi)
+
+
+def parameter_count(gated: Gated) -> Mapping[str, nn.Module]:
+    """The ``extras`` of a method that penalises parameters."""
+    return {COUNT: ParameterCount(gated)}
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """``lam E[parameters left]``; the method needs ``extras=parameter_count``."""
+
+    lam: float
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.lam, int | float) or not self.lam >= 0:
+            raise ValueError(
+                f"lam must be one number >= 0, the price of a parameter in any layer; got "
+                f"{self.lam!r}"
+            )
+
+    def __call__(self, gated: Gated, gates: Gates) -> Tensor:
+        count: Tensor = gated.extras[COUNT](gates.open_probability)
+        return self.lam * count

@@ -1,0 +1,83 @@
+"""Gates that a gradient can go through: derivatives in z, hung on pi, and logistic relaxations.
+
+Whoever uses these needs df/dz of closed gates too: closed units must be computed.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from l0arm.estimators._finite import finite
+from l0arm.estimators._surrogate import per_probability
+
+
+def through(z: Tensor, probs: Tensor, slope: Tensor) -> Tensor:
+    """``z`` unchanged, with dz/dlogit(pi) = slope: what f does with z then reaches pi by autograd.
+
+    >>> probs = torch.tensor([0.5], requires_grad=True)
+    >>> z = through(torch.ones(1), probs, torch.tensor([0.25]))  # slope pi (1 - pi): dz/dpi = 1
+    >>> (3 * z).sum().backward(); z.item(), probs.grad.item()
+    (1.0, 3.0)
+    """
+    pi = probs.detach()
+    return z.detach() + per_probability(slope.detach(), pi) * (probs - pi)
+
+
+def slope_of(value: Tensor, z: Tensor, *, create_graph: bool = False) -> Tensor:
+    """df/dz; 0 where there is no graph (``torch.no_grad``) or f does not depend on z."""
+    if not value.requires_grad:
+        return torch.zeros_like(z)
+    (slope,) = torch.autograd.grad(
+        value, z, retain_graph=True, create_graph=create_graph, materialize_grads=True
+    )
+    return slope
+
+
+def open_gates(u: Tensor, pi: Tensor) -> Tensor:
+    """``1[zeta > 0]`` of the logistic zeta below: open for large u, and right at pi = 0 and 1."""
+    return (u >= 1 - pi).to(pi.dtype)
+
+
+def live(pi: Tensor) -> Tensor:
+    """Gates that are not saturated within the resolution of u; only these get a gradient."""
+    return per_probability(torch.ones_like(pi), pi) > 0
+
+
+def inner(x: Tensor) -> Tensor:
+    """x kept off 0 and 1 by the resolution of its type, so that its logit is finite."""
+    eps = torch.finfo(x.dtype).eps
+    return x.clamp(eps, 1 - eps)
+
+
+def logistic(pi: Tensor, u: Tensor) -> Tensor:
+    """``zeta = logit(pi) + logit(u)``, positive with probability pi."""
+    return torch.logit(inner(pi)) + torch.logit(inner(u))
+
+
+def conditional_logistic(pi: Tensor, z: Tensor, v: Tensor) -> Tensor:
+    """zeta given its sign z: ``+ log(1 + v / ((1-v)(1-pi)))`` or ``- log(1 + (1-v) / (v pi))``."""
+    pi, v = inner(pi), inner(v)
+    odds = v / (1 - v)
+    return torch.where(z > 0, torch.log1p(odds / (1 - pi)), -torch.log1p(1 / (odds * pi)))
+
+
+def conditional_slope(pi: Tensor, z: Tensor, zeta: Tensor) -> Tensor:
+    """The derivative of the above in logit(pi): ``P(z) (1 - exp(-|zeta|))``."""
+    return torch.where(z > 0, pi, 1 - pi) * -torch.expm1(-zeta.abs())
+
+
+def relaxed(zeta: Tensor, temperature: Tensor | float) -> tuple[Tensor, Tensor]:
+    """``y = sigmoid(zeta / temperature)`` in (0, 1), and dy/dzeta."""
+    y = torch.sigmoid(zeta / temperature)
+    return y, y * (1 - y) / temperature
+
+
+def checked_temperature(temperature: float) -> float:
+    """``temperature`` itself, if it is one."""
+    if not (finite(temperature) and temperature > 0):
+        raise ValueError(
+            f"temperature must be a finite number > 0; got {temperature!r}; 2/3 is a usual one, "
+            "and 'straight-through' needs none"
+        )
+    return temperature

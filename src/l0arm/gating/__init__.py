@@ -1,0 +1,17 @@
+"""Where z sits: groups, the engine that cuts theta by z, and the gated model."""
+
+from l0arm.gating.gated import EmptyGroupWarning, Gated, Loss
+from l0arm.gating.group import Group, Patch, Slice
+from l0arm.gating.objective import NonFiniteLoss
+from l0arm.gating.synchrony import NotSynchronised
+
+__all__ = [
+    "EmptyGroupWarning",
+    "Gated",
+    "Group",
+    "Loss",
+    "NonFiniteLoss",
+    "NotSynchronised",
+    "Patch",
+    "Slice",
+]

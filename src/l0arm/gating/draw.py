@@ -1,0 +1,219 @@
+"""One value of every gate, and what it keeps of every dimension that is cut.
+
+Positions are worked out on the host, in numpy: the shapes of a pass depend on them, so a GPU has to
+wait for them in any case, and on a few hundred gates numpy is several times faster than torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from l0arm.gates.precision import at_least_float32
+from l0arm.gating.layout import Axis, Layout, Reach
+
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What a draw leaves of one dimension. ``None`` means: all of it, or nothing to do."""
+
+    index: Tensor | None = None  # positions kept
+    fold: Tensor | None = None  # factors of the kept positions, where readers are scaled
+    local: Tensor | None = None  # kept positions among those that still arrive (input to gather)
+    written: Tensor | None = None  # which kept positions are really open: buffers keep the others
+
+
+class Draw:
+    """z for all gates at once (Eq. 2), turned into positions on demand and only once per axis.
+
+    A group whose gates are all closed keeps its first unit as a stand-in: the layers around it
+    still run, and since its readers' columns are zero, loss and gradients are exact.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        z: Tensor,
+        *,
+        sliced: bool = True,
+        writes: bool = True,
+        like: Draw | None = None,
+    ) -> None:
+        _check_length(z, layout.gates)
+        self.layout, self.z, self.sliced, self.writes = layout, z, sliced, writes
+        fixed = z.detach()
+        self._values = at_least_float32(fixed).cpu().numpy()  # numpy has no bfloat16
+        self._memo: dict[Axis, Kept] = {}
+        self._units: dict[int, Tensor] = {}  # open units of a group
+        self.counts = [self._count(number) for number in range(len(layout.groups))]
+        self.full = [n == group.units for n, group in zip(self.counts, layout.groups, strict=True)]
+        self.empty = [number for number, n in enumerate(self.counts) if n == 0]
+        # Fractions (a thresholded mean, a relaxed gate) and gates with a graph are multiplied in.
+        self.binary = not z.requires_grad and torch.equal(fixed * fixed, fixed)
+        if not self.binary:
+            self._refuse_fractions()
+        elif like is not None and like.binary:
+            self._adopt(like)
+
+    def _count(self, group: int) -> int:
+        """How many gates of a group are open; where units are dropped, from their positions."""
+        if self.layout.groups[group].drops:
+            return len(self._open_units(group))
+        return int(np.count_nonzero(self._values[self.layout.span(group)]))
+
+    def _open_units(self, group: int) -> Tensor:
+        """Shared by all that the group makes and reads."""
+        if group not in self._units:
+            self._units[group] = self.positions(self._values[self.layout.span(group)])
+        return self._units[group]
+
+    @cached_property
+    def _open(self) -> Mask:
+        mask = np.ones(self.layout.gates + 1, dtype=np.bool_)  # the last gate never closes
+        np.not_equal(self._values, 0, out=mask[:-1])
+        return mask
+
+    @cached_property
+    def _kept_gates(self) -> Mask:
+        """The open gates and the stand-ins."""
+        if not self.empty:
+            return self._open
+        mask = self._open.copy()
+        mask[[self.layout.offsets[number] for number in self.empty]] = True
+        return mask
+
+    def _adopt(self, like: Draw) -> None:
+        """Where the gates agree with another draw's, take its positions, the very same tensors."""
+        same = [
+            np.array_equal(self._values[span], like._values[span])
+            for span in map(self.layout.span, range(len(self.counts)))
+        ]
+        for axis, kept in like._memo.items():
+            if all(same[reach.group] for reach in axis.reaches):
+                self._memo[axis] = kept
+
+    def units_kept(self, group: int) -> int:
+        """How many units of a group are computed: the open ones, or its stand-in."""
+        return max(1, self.counts[group])
+
+    def kept(self, axis: Axis) -> Kept:
+        """Positions to keep along an axis, for sliced execution."""
+        if self.z.requires_grad:  # its graph belongs to one pass; a recomputation needs its own
+            return self._cut(axis)
+        if axis not in self._memo:
+            self._memo[axis] = self._cut(axis)
+        return self._memo[axis]
+
+    def without_writing(self) -> Draw:
+        """The same draw for a pass that must leave no trace in the buffers."""
+        twin = Draw.__new__(Draw)
+        twin.__dict__.update(self.__dict__, writes=False)
+        twin._memo, twin._units = {}, {}  # it may be kept for long: positions on demand
+        return twin
+
+    def rounded(self) -> Draw:
+        """The same units open, every gate 0 or 1."""
+        open_gates = torch.from_numpy(self._open[:-1]).to(self.z.device, self.z.dtype)
+        return Draw(self.layout, open_gates, sliced=self.sliced, writes=self.writes)
+
+    def mask(self, axis: Axis) -> Tensor | None:
+        """The factor of every position, nothing dropped: for masked execution."""
+        folds = [r for r in axis.reaches if r.folds and not (self.full[r.group] and self.binary)]
+        return self._product(folds) if folds else None
+
+    def open_positions(self, axis: Axis) -> Mask:
+        """Where every group that cuts the axis is open."""
+        return self.open_by(axis.reaches)
+
+    def open_by(self, reaches: Sequence[Reach]) -> Mask:
+        """Where all of these groups are open."""
+        return self._all(reaches, self._open)
+
+    def of_group(self, group: int) -> Tensor:
+        """The gates of one group."""
+        return self.z[self.layout.span(group)]
+
+    def positions(self, mask: npt.NDArray[np.generic]) -> Tensor:
+        """The numbers of the positions that are not zero, where the model can use them."""
+        index = torch.from_numpy(mask.nonzero()[0])
+        return index if self.z.device.type == "cpu" else index.to(self.z.device)
+
+    def _refuse_fractions(self) -> None:
+        for number in self.layout.twice:
+            span = self.layout.span(number)
+            if self.z.requires_grad or bool((self._values[span] != self._open[span]).any()):
+                raise ValueError(
+                    f"group '{self.layout.groups[number].name}' reads and makes one tensor (tied "
+                    "weights): a gate between 0 and 1 would be multiplied in twice; pass gates "
+                    "that are 0 or 1, or untie the weights"
+                )
+
+    def _cut(self, axis: Axis) -> Kept:
+        if len(axis.reaches) == 1 and axis.reaches[0].plain and self.binary and not self.empty:
+            return self._cut_by_one(axis.reaches[0])
+        closing = [r for r in axis.reaches if not self.full[r.group]]
+        cutting = [r for r in closing if r.drops]
+        if not cutting:
+            return Kept(fold=self.mask(axis))
+        sending = [r for r in cutting if not r.selects]
+        sent = self._all(sending, self._kept_gates) if sending else None
+        selects = len(sending) < len(cutting)
+        kept = sent if sent is not None and not selects else self._all(cutting, self._kept_gates)
+        stand_in = any(r.group in self.empty for r in cutting)
+        if not kept.any():  # the groups share no open position
+            kept = np.arange(kept.size) == (0 if sent is None else int(sent.argmax()))
+            stand_in = True
+        index = self.positions(kept)
+        folds = [r for r in axis.reaches if r.folds]
+        multiplies = stand_in or len(closing) > len(cutting) or not self.binary
+        fold = self._product(folds)[index] if folds and multiplies else None
+        written = torch.from_numpy(self.open_positions(axis)[kept]) if stand_in else None
+        return Kept(index, fold, self._local(kept, sent, index) if selects else None, written)
+
+    def _cut_by_one(self, reach: Reach) -> Kept:
+        """The common case: one group, unit by unit, every gate 0 or 1, no group empty."""
+        if self.full[reach.group]:
+            return Kept()
+        if not reach.drops:
+            return Kept(fold=self._product([reach]) if reach.folds else None)
+        index = self._open_units(reach.group)
+        return Kept(index, local=index if reach.selects else None)
+
+    def _local(self, kept: Mask, sent: Mask | None, index: Tensor) -> Tensor | None:
+        """Kept positions counted among those that the producer still sends."""
+        if sent is None:
+            return index
+        arriving = kept[sent]
+        return None if arriving.all() else self.positions(arriving)
+
+    def _all(self, reaches: Sequence[Reach], gates: Mask) -> Mask:
+        """Where every one of the groups has its gate set."""
+        masks = [gates[self.layout.span(r.group)] if r.plain else gates[r.numbers] for r in reaches]
+        result = masks[0]
+        for mask in masks[1:]:
+            result = result & mask
+        return result
+
+    def _product(self, reaches: list[Reach]) -> Tensor:
+        """The product of the groups' gates at every position (Eq. 2), with its graph."""
+        padded = torch.cat([self.z, self.z.new_ones(1)])
+        result = padded[reaches[0].gates_on(self.z.device)]
+        for reach in reaches[1:]:
+            result = result * padded[reach.gates_on(self.z.device)]
+        return result
+
+
+def _check_length(z: Tensor, gates: int) -> None:
+    if z.shape != (gates,):
+        raise ValueError(
+            f"a draw is a flat vector of {gates} gates, one per unit of all groups; "
+            f"got shape {tuple(z.shape)}"
+        )

@@ -1,0 +1,245 @@
+"""How the cut tensors reach the modules: hooks that install them for the length of one call.
+
+Installing in hooks, from the draw of the moment, survives activation checkpointing (recomputation
+happens inside backward, after the call) and deepcopy; the user's forward runs unmodified.
+"""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from l0arm.gating.draw import Draw
+from l0arm.gating.layout import Layout, TensorCut, named_tensors
+from l0arm.gating.recomputation import Passes
+from l0arm.gating.slicing import theta, write_back
+
+
+class Engine:
+    """The current draw, and a hook on every module that owns something a draw changes."""
+
+    def __init__(self, model: nn.Module, layout: Layout) -> None:
+        self.layout = layout
+        self.current: Draw | None = None
+        self.passes = Passes()  # for recomputation
+        self.entered: list[_ModuleHook] = []  # whose module has cut tensors installed right now
+        self.calls = 0  # of modules that a draw changed
+        self.traced = False  # whether torch.compile took a hook into its graph
+        self._handles: list[RemovableHandle] = []
+        self._hooks: list[_ModuleHook] = []
+        self._checked = False
+        self.attach(model)
+
+    def attach(self, model: nn.Module) -> None:
+        """Put the hooks on; a module that a draw leaves alone gets none."""
+        _refuse_second_engine(model)
+        known = named_tensors(model)
+        # By identity, so that a tied weight is cut wherever it is used.
+        cuts = {id(known[name]): spec for name, spec in self.layout.tensors.items()}
+        for name, module in model.named_modules():
+            hook = _ModuleHook(self, name, module, cuts)
+            if hook.needed:
+                self._handles += hook.register(module)
+                self._hooks.append(hook)
+
+    @property
+    def attached(self) -> bool:
+        """Whether the hooks are on."""
+        return bool(self._handles)
+
+    def check_attached(self) -> None:
+        """Raise if the model was given back: without hooks it would run dense, unnoticed."""
+        if not self.attached:
+            raise RuntimeError(
+                "this Gated was released: its model has no gates any more; compact before "
+                "release(), or gate the model again with sparsify(gated.model, ...)"
+            )
+
+    def detach(self) -> None:
+        """Take the hooks off again."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        self._hooks.clear()
+
+    def warn_of_uncalled(self) -> None:
+        """After the first forward pass: name the cut tensors whose module was not called."""
+        if self._checked:
+            return
+        self._checked = True
+        silent = [h for h in self._hooks if h.parameters and not h.called]
+        names = ", ".join(f"'{h.name}.{key}'" for h in silent for key in h.parameters)
+        if names:
+            warnings.warn(
+                f"groups cut {names}, but this forward pass did not call the modules that own "
+                "them; code that reads these tensors without calling the module does not see the "
+                "gates. If they are used, call the module or leave them out of the groups",
+                stacklevel=3,
+            )
+
+    @contextmanager
+    def evaluating(self, draw: Draw) -> Iterator[None]:
+        """Everything the model computes inside sees this draw."""
+        previous, self.current = self.current, draw
+        this = self.passes.begin(draw)
+        try:
+            yield
+        finally:
+            self.current = previous
+            self.passes.end(this)
+            for hook in self.entered[::-1] if previous is None else ():
+                hook.restore()  # torch calls no hook after a KeyboardInterrupt
+
+    def draw_now(self) -> Draw | None:
+        """The draw in force; inside backward (recomputation), that of the pass being recomputed."""
+        task = torch._C._current_graph_task_id()
+        return self.current if task == -1 else self.passes.recomputed(task)
+
+
+class _ModuleHook:
+    """Swaps one module's tensors for those of the draw before its forward, and back after it."""
+
+    def __init__(
+        self, engine: Engine, name: str, module: nn.Module, cuts: dict[int, TensorCut]
+    ) -> None:
+        self.engine = engine
+        self.name = name
+        self.called = False
+        self.parameters = {
+            key: cuts[id(p)] for key, p in module._parameters.items() if id(p) in cuts
+        }
+        self.buffers = {key: cuts.get(id(b)) for key, b in module._buffers.items() if b is not None}
+        layout = engine.layout
+        self.selection = layout.selections.get(name)
+        self.patches = [
+            (patch, number)
+            for number, group in enumerate(layout.groups)
+            for patch in group.patches
+            if patch.module == name
+        ]
+        self.draw: Draw | None = None  # in force during the call
+        self.saved: list[tuple[dict[str, Any], str, Any]] = []  # what to put back after the call
+        self.copies: dict[str, tuple[Tensor, Tensor, int]] = {}  # buffers: original, copy, version
+
+    @property
+    def needed(self) -> bool:
+        return bool(self.parameters or self.buffers or self.selection or self.patches)
+
+    def register(self, module: nn.Module) -> list[RemovableHandle]:
+        return [
+            module.register_forward_pre_hook(self.enter, prepend=True, with_kwargs=True),
+            module.register_forward_hook(self.leave, always_call=True),
+        ]
+
+    def enter(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        self.draw = draw = self.engine.draw_now()
+        if draw is None:
+            return None
+        if torch.compiler.is_compiling():
+            self.engine.traced = True
+        self.called = True
+        self.engine.calls += 1
+        self.engine.entered.append(self)
+        for key, spec in self.parameters.items():
+            original = module._parameters[key]
+            assert original is not None
+            self._swap(module._parameters, key, theta(original, spec, draw))
+        for key, buffer_spec in self.buffers.items():
+            self._enter_buffer(module, key, buffer_spec, draw)
+        for patch, group in self.patches:
+            closed = self.engine.layout.groups[group].units - draw.units_kept(group)
+            if draw.sliced and closed:
+                value = getattr(module, patch.attribute) - patch.per_unit * closed
+                self._swap(module.__dict__, patch.attribute, value)
+        if self.selection is None or not draw.sliced:
+            return None
+        dim, axis = self.selection
+        local = draw.kept(axis).local
+        return None if local is None else gather(module, args, kwargs, dim, local)
+
+    def leave(self, module: nn.Module, args: object, output: object) -> None:
+        draw = self.draw
+        if draw is None:
+            return
+        try:
+            for key, (original, installed, version) in self.copies.items() if draw.writes else ():
+                now, spec = module._buffers[key], self.buffers[key]
+                touched = now is not installed or _version(now) != version
+                if now is not None and (touched or (module.training and _counts_rows(spec))):
+                    write_back(original, now, spec, draw)
+        finally:
+            self.restore()
+
+    def restore(self) -> None:
+        """The module as the user knows it."""
+        for home, key, value in reversed(self.saved):
+            home[key] = value
+        self.saved.clear()
+        self.copies.clear()
+        self.draw = None
+        self.engine.entered.remove(self)
+
+    def _enter_buffer(
+        self, module: nn.Module, key: str, spec: TensorCut | None, draw: Draw
+    ) -> None:
+        """An uncut buffer of the pass that writes stays in place; all others are copies."""
+        original = module._buffers[key]
+        assert original is not None
+        if spec is None and draw.writes:
+            return
+        value = original if spec is None else theta(original, spec, draw)
+        copied = value.clone() if value is original else value
+        self._swap(module._buffers, key, copied)
+        self.copies[key] = (original, copied, _version(copied))
+
+    def _swap(self, home: dict[str, Any], key: str, value: object) -> None:
+        self.saved.append((home, key, home[key]))
+        home[key] = value
+
+
+def gated_module(model: nn.Module) -> str | None:
+    """The name of a module that has the hooks of a Gated on it, if there is one."""
+    for name, module in model.named_modules():
+        hooks = module._forward_pre_hooks.values()
+        if any(isinstance(getattr(hook, "__self__", None), _ModuleHook) for hook in hooks):
+            return str(name)
+    return None
+
+
+def _refuse_second_engine(model: nn.Module) -> None:
+    name = gated_module(model)
+    if name is not None:
+        raise ValueError(
+            f"the module '{name}' is gated already by another Gated; go on with that one, "
+            "or take its gates off first with its release()"
+        )
+
+
+def _version(tensor: Tensor | None) -> int:
+    """Counts in-place changes (tensors of inference mode do not count theirs)."""
+    return -1 if tensor is None or tensor.is_inference() else tensor._version
+
+
+def _counts_rows(spec: TensorCut | None) -> bool:
+    """A running statistic: batch_norm changes it in place without counting the change."""
+    axes = [] if spec is None else list(spec.axes.values())
+    return len(axes) == 1 and not any(reach.folds for reach in axes[0].reaches)
+
+
+def gather(
+    module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dim: int, index: Tensor
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of a call, the first of them (by forward's signature) reduced to positions."""
+    if args:
+        return (args[0].index_select(dim, index), *args[1:]), kwargs
+    key = next(iter(inspect.signature(module.forward).parameters))
+    return args, {**kwargs, key: kwargs[key].index_select(dim, index)}

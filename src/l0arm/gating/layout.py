@@ -1,0 +1,215 @@
+"""Groups resolved against a model, once: which gate acts on which position of which tensor.
+
+All gates of all groups form one flat vector of V entries. A position of a tensor's dimension is
+described by the flat number of its gate, or by V, the number of a gate that is always open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from l0arm.gating.group import Group, Slice, unit_slices
+from l0arm.gating.validation import check_modules, check_names, check_select, named
+
+
+@dataclass(eq=False)
+class Reach:
+    """One group on one dimension: the flat gate of every position."""
+
+    group: int
+    gate_of: Tensor  # int64, one entry per position; V where no gate of the group acts
+    folds: bool  # the group reads here, so z is multiplied in; producers' rows are only cut
+    selects: bool  # the group's closed positions still arrive, and are gathered away
+    plain: bool  # position j is unit j: the gates of the group in order
+    drops: bool  # closed positions go; False (nothing makes or selects them): zeroed instead
+    _numbers: npt.NDArray[np.int64] | None = None
+
+    @property
+    def numbers(self) -> npt.NDArray[np.int64]:
+        """``gate_of`` on the host."""
+        if self._numbers is None:
+            self._numbers = self.gate_of.cpu().numpy()
+        return self._numbers
+
+    def gates_on(self, device: torch.device) -> Tensor:
+        """``gate_of`` on a device; it moves there once and stays."""
+        if self.gate_of.device != device:
+            self.gate_of = self.gate_of.to(device)
+        return self.gate_of
+
+
+@dataclass(eq=False)
+class Axis:
+    """One dimension that groups cut: several may, and a position is kept if all of them keep it."""
+
+    size: int
+    reaches: tuple[Reach, ...]
+
+
+@dataclass(eq=False)
+class TensorCut:
+    """How one tensor is cut: an axis per dimension, and element-wise gates on top."""
+
+    name: str
+    axes: dict[int, Axis] = field(default_factory=dict)
+    elementwise: list[int] = field(default_factory=list)  # groups that gate single elements
+
+
+@dataclass(eq=False)
+class Layout:
+    """Everything the engine needs to know about where the gates sit."""
+
+    groups: tuple[Group, ...]
+    offsets: tuple[int, ...]
+    gates: int  # V
+    group_of: Tensor  # flat gate -> group
+    sizes: Tensor  # |g|, the number of weights each gate answers for (Eq. 17)
+    tensors: dict[str, TensorCut]
+    selections: dict[str, tuple[int, Axis]]  # module -> (dim of its input, axis it is gathered by)
+    twice: tuple[int, ...] = ()  # groups that read and make one tensor: a fraction would act twice
+
+    def span(self, group: int) -> slice:
+        """The part of the flat vector that belongs to a group."""
+        start = self.offsets[group]
+        return slice(start, start + self.groups[group].units)
+
+
+def resolve(model: nn.Module, groups: Sequence[Group]) -> Layout:
+    """Check every group against the model and lay its gates out."""
+    check_names(groups)
+    offsets, total = [], 0
+    for group in groups:
+        offsets.append(total)
+        total += group.units
+    check_modules(model, groups)
+    tensors = named_tensors(model)
+    groups = [_canonical(group, tensors) for group in groups]
+    reaches = _collect(tensors, groups, offsets, total)
+    cuts = _share_axes(tensors, reaches)
+    for number, group in enumerate(groups):
+        for piece in group.reads:
+            if piece.dim is None:
+                cuts.setdefault(piece.tensor, TensorCut(piece.tensor)).elementwise.append(number)
+    owner = torch.tensor([n for n, group in enumerate(groups) for _ in range(group.units)])
+    selections = _selections(tensors, groups, cuts)
+    sizes = torch.cat([_sizes(tensors, group) for group in groups])
+    twice = tuple(n for n, group in enumerate(groups) if _where(group.reads) & _where(group.makes))
+    return Layout(tuple(groups), tuple(offsets), total, owner, sizes, cuts, selections, twice)
+
+
+def _selections(
+    tensors: dict[str, Tensor], groups: Sequence[Group], cuts: dict[str, TensorCut]
+) -> dict[str, tuple[int, Axis]]:
+    """Modules whose input is gathered: along which dimension, by which axis of their weight."""
+    found: dict[str, tuple[int, Axis]] = {}
+    for group in groups:
+        if group.select is not None:
+            dim = check_select(group, taken=found)
+            read = group.reads[0]
+            axis = cuts[read.tensor].axes[_positive(tensors[read.tensor], read)]
+            found[group.select.tensor] = (dim, axis)
+    return found
+
+
+def _where(pieces: Sequence[Slice]) -> set[tuple[str, int | None]]:
+    return {(piece.tensor, piece.dim) for piece in pieces}
+
+
+def _sizes(tensors: dict[str, Tensor], group: Group) -> Tensor:
+    """|g| of every unit of a group, Eq. 17."""
+    sizes = torch.zeros(group.units)
+    for piece in group.counts:
+        tensor = tensors[piece.tensor]
+        each = 1 if piece.dim is None else tensor.numel() // tensor.shape[piece.dim]
+        sizes += each * torch.tensor([len(p) for p in units_of(tensors, group, piece)])
+    return sizes
+
+
+def named_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """Parameters and buffers under all their names: a tied weight has several."""
+    return {
+        **dict(model.named_parameters(remove_duplicate=False)),
+        **dict(model.named_buffers(remove_duplicate=False)),
+    }
+
+
+def units_of(tensors: dict[str, Tensor], group: Group, piece: Slice) -> tuple[tuple[int, ...], ...]:
+    """The positions of a group's units in a named tensor; an error names the group."""
+    try:
+        return unit_slices(tensors[piece.tensor], piece, group.units)
+    except ValueError as error:
+        raise ValueError(f"group '{group.name}' {error}") from None
+
+
+def _canonical(group: Group, tensors: dict[str, Tensor]) -> Group:
+    """The group with every tensor under the first of its names, and every slice once.
+
+    A group that names no counts counts the weights it makes, or else those that read it.
+    """
+    first: dict[int, str] = {}
+    for name, tensor in tensors.items():
+        first.setdefault(id(tensor), name)
+
+    def rename(pieces: tuple[Slice, ...]) -> tuple[Slice, ...]:
+        return tuple(dict.fromkeys(one_name(s, named(tensors, group, s)) for s in pieces))
+
+    def one_name(piece: Slice, tensor: Tensor) -> Slice:
+        from_end = piece.dim is not None and -tensor.dim() <= piece.dim < 0
+        dim = _positive(tensor, piece) if from_end else piece.dim
+        return replace(piece, tensor=first[id(tensor)], dim=dim)
+
+    reads, makes = rename(group.reads), rename(group.makes)
+    made = tuple(s for s in makes if tensors[s.tensor].dim() >= 2)
+    return replace(group, reads=reads, makes=makes, counts=rename(group.counts) or made or reads)
+
+
+def _collect(
+    tensors: dict[str, Tensor], groups: Sequence[Group], offsets: list[int], total: int
+) -> dict[tuple[str, int], list[Reach]]:
+    """Every (tensor, dimension) with the groups that cut it."""
+    found: dict[tuple[str, int], list[Reach]] = {}
+    for number, group in enumerate(groups):
+        for piece in group.counts:
+            units_of(tensors, group, piece)
+        for piece, folds in [(s, True) for s in group.reads] + [(s, False) for s in group.makes]:
+            units = units_of(tensors, group, piece)
+            if piece.dim is None:
+                continue
+            tensor = tensors[piece.tensor]
+            dim = _positive(tensor, piece)
+            gate_of = torch.full((tensor.shape[dim],), total)
+            gates = [offsets[number] + unit for unit, at in enumerate(units) for _ in at]
+            gate_of[[position for at in units for position in at]] = torch.tensor(gates)
+            plain = piece.index is None and piece.block == 1
+            selects = folds and group.select is not None
+            found.setdefault((piece.tensor, dim), []).append(
+                Reach(number, gate_of, folds, selects, plain, group.drops)
+            )
+    return found
+
+
+def _share_axes(
+    tensors: dict[str, Tensor], reaches: dict[tuple[str, int], list[Reach]]
+) -> dict[str, TensorCut]:
+    """One Axis object for all dimensions cut alike, so that a draw works each out only once."""
+    axes: dict[tuple[object, ...], Axis] = {}
+    cuts: dict[str, TensorCut] = {}
+    for (name, dim), found in reaches.items():
+        size = tensors[name].shape[dim]
+        key = (size, *((r.group, r.folds, r.selects, tuple(r.gate_of.tolist())) for r in found))
+        axis = axes.setdefault(key, Axis(size, tuple(found)))
+        cuts.setdefault(name, TensorCut(name)).axes[dim] = axis
+    for cut in cuts.values():  # rows before columns: fewer and longer pieces to copy, and to add
+        cut.axes = dict(sorted(cut.axes.items()))
+    return cuts
+
+
+def _positive(tensor: Tensor, piece: Slice) -> int:
+    assert piece.dim is not None
+    return piece.dim % tensor.dim()

@@ -1,0 +1,122 @@
+"""Groups as plain records, for JSON: written out, and read back with every field checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+from types import NoneType
+from typing import Any
+
+from l0arm.gating.group import Group, Patch, Slice
+
+Kind = type | tuple[type, ...]
+
+
+class RecordError(ValueError):
+    """A record that does not say what it should."""
+
+
+def record_of(group: Group) -> dict[str, Any]:
+    """A group as a record; what has its default is left out."""
+    record: dict[str, Any] = {"name": group.name, "units": group.units}
+    record |= {"initial": group.initial, "floor": group.floor}
+    for key in ("reads", "makes", "counts"):
+        pieces = getattr(group, key)
+        if pieces:
+            record[key] = [_slice_record(piece) for piece in pieces]
+    if group.select is not None:
+        record["select"] = _slice_record(group.select)
+    if group.patches:
+        record["patches"] = [
+            {"module": p.module, "attribute": p.attribute, "per_unit": p.per_unit}
+            for p in group.patches
+        ]
+    return record
+
+
+def _slice_record(piece: Slice) -> dict[str, Any]:
+    record: dict[str, Any] = {"tensor": piece.tensor, "dim": piece.dim}
+    if piece.index is not None:
+        record["index"] = [list(unit) for unit in piece.index]
+    elif piece.block != 1:
+        record["block"] = piece.block
+    return record
+
+
+def group_of(record: Any, where: str) -> Group:
+    """The group that a record says; Group's own checks apply too."""
+    lists: dict[str, tuple[Kind, Any]] = {
+        key: (list, []) for key in ("reads", "makes", "counts", "patches")
+    }
+    numbers: dict[str, tuple[Kind, Any]] = {"initial": (float, 0.5), "floor": (int, 0)}
+    optional = {**numbers, **lists, "select": (dict, None)}
+    fields = checked(record, where, {"name": str, "units": int}, optional)
+    where = f"{where} ({fields['name']!r})"
+    for key in ("reads", "makes", "counts"):
+        fields[key] = tuple(_slice_of(s, f"{where}, {key} {n}") for n, s in enumerate(fields[key]))
+    if fields["select"] is not None:
+        fields["select"] = _slice_of(fields["select"], f"{where}, select")
+    wanted = {"module": str, "attribute": str}
+    fields["patches"] = tuple(
+        Patch(**checked(p, f"{where}, patch {n}", wanted, {"per_unit": (int, 1)}))
+        for n, p in enumerate(fields["patches"])
+    )
+    try:
+        return Group(**fields)
+    except ValueError as error:
+        raise RecordError(f"{where}: {error}") from None
+
+
+def _slice_of(record: Any, where: str) -> Slice:
+    optional = {"block": (int, 1), "index": (list, None)}
+    fields = checked(record, where, {"tensor": str, "dim": (int, NoneType)}, optional)
+    if fields["index"] is not None:
+        fields["index"] = tuple(_positions(unit, where) for unit in fields["index"])
+    try:
+        return Slice(**fields)
+    except ValueError as error:
+        raise RecordError(f"{where}: {error}") from None
+
+
+def _positions(unit: Any, where: str) -> tuple[int, ...]:
+    if not isinstance(unit, list) or not all(type(n) is int for n in unit):
+        raise RecordError(f"{where}: index lists positions for each unit, got {unit!r}")
+    return tuple(unit)
+
+
+def checked(
+    record: Any,
+    where: str,
+    required: Mapping[str, Kind],
+    optional: Mapping[str, tuple[Kind, Any]] | None = None,
+) -> dict[str, Any]:
+    """The record with defaults filled in, or an error that names the place and the field."""
+    optional = optional or {}
+    if not isinstance(record, dict):
+        raise RecordError(f"{where} must be an object, got {record!r}")
+    kinds = {**required, **{key: kind for key, (kind, _) in optional.items()}}
+    for key, value in record.items():
+        if key not in kinds:
+            near = get_close_matches(key, kinds, 1, 0.0)
+            raise RecordError(f"{where} has an unknown field {key!r}; did you mean {near[0]!r}?")
+        if not _is(value, kinds[key]):
+            raise RecordError(f"{where}: {key} must be {_told(kinds[key])}, got {value!r}")
+    missing = [key for key in required if key not in record]
+    if missing:
+        raise RecordError(f"{where} lacks the field {missing[0]!r}")
+    return {**{key: default for key, (_, default) in optional.items()}, **record}
+
+
+def _told(kind: Kind) -> str:
+    """A kind in words: int, or 'int or null'."""
+    kinds = kind if isinstance(kind, tuple) else (kind,)
+    return " or ".join("null" if k is NoneType else k.__name__ for k in kinds)
+
+
+def _is(value: Any, kind: Kind) -> bool:
+    """JSON writes 1 for 1.0, and True is no number here."""
+    if isinstance(kind, tuple):
+        return any(_is(value, one) for one in kind)
+    if kind is float:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    return type(value) is kind

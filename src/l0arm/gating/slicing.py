@@ -1,0 +1,58 @@
+"""The transform (theta~, z) -> theta of Eq. 2: closed slices are dropped, not multiplied by zero.
+
+Training, evaluation and compaction all cut through this file, so that they cannot disagree.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from l0arm.gating.draw import Draw
+from l0arm.gating.layout import Axis, TensorCut
+
+
+def theta(tensor: Tensor, spec: TensorCut, draw: Draw) -> Tensor:
+    """theta = theta~ (.) z, Eq. 2: cut (sliced) or zeroed in the readers (masked)."""
+    for group in spec.elementwise:
+        tensor = tensor * draw.of_group(group).view_as(tensor).to(tensor.dtype)
+    for dim, axis in spec.axes.items():
+        if draw.sliced:
+            kept = draw.kept(axis)
+            tensor = tensor if kept.index is None else tensor.index_select(dim, kept.index)
+            fold = kept.fold
+        else:
+            fold = draw.mask(axis)
+        tensor = tensor if fold is None else tensor * _along(fold, dim, tensor)
+    return tensor
+
+
+def write_back(original: Tensor, updated: Tensor, spec: TensorCut | None, draw: Draw) -> None:
+    """Store what a forward pass left in a buffer: the rows of open units only."""
+    if spec is None or not spec.axes:
+        original.copy_(updated)
+        return
+    ((dim, axis),) = spec.axes.items()  # a running statistic has one dimension of units
+    with torch.no_grad():
+        if draw.sliced:
+            _write_sliced(original, updated, dim, axis, draw)
+        else:
+            rows = draw.positions(draw.open_positions(axis))
+            original.index_copy_(dim, rows, updated.index_select(dim, rows))
+
+
+def _write_sliced(original: Tensor, updated: Tensor, dim: int, axis: Axis, draw: Draw) -> None:
+    kept = draw.kept(axis)
+    if kept.index is None:
+        original.copy_(updated)
+    elif kept.written is None:
+        original.index_copy_(dim, kept.index, updated)
+    else:  # stand-ins are computed, but their statistics mean nothing
+        rows = kept.written.nonzero().squeeze(1).to(original.device)
+        original.index_copy_(dim, kept.index[rows], updated.index_select(dim, rows))
+
+
+def _along(fold: Tensor, dim: int, tensor: Tensor) -> Tensor:
+    shape = [1] * tensor.dim()
+    shape[dim] = -1
+    return fold.to(tensor.dtype).view(shape)

@@ -1,0 +1,157 @@
+"""Groups checked against a model: each error names the group, what is wrong and the way out."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Container, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from l0arm.gating.group import Group, Slice
+
+
+def named(tensors: dict[str, Tensor], group: Group, piece: Slice) -> Tensor:
+    """The tensor a slice names, or an error with the nearest names."""
+    if piece.tensor not in tensors:
+        near = _nearest(piece.tensor, tensors)
+        raise ValueError(
+            f"group '{group.name}' names the tensor '{piece.tensor}', which the model does not "
+            f"have; nearest names: {near}"
+        )
+    if ".parametrizations." in f".{piece.tensor}":
+        raise ValueError(
+            f"group '{group.name}' names '{piece.tensor}', from which a parametrization computes "
+            "the weight: to cut it is not to cut the weight; make the weight plain first with "
+            "torch.nn.utils.parametrize.remove_parametrizations"
+        )
+    return tensors[piece.tensor]
+
+
+def check_names(groups: Sequence[Group]) -> None:
+    """There are groups, and each has a name of its own."""
+    if not groups:
+        raise ValueError("no groups: nothing would be gated; pass at least one Group")
+    names = [group.name for group in groups]
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if repeated:
+        raise ValueError(f"group names must be unique, but {repeated} stand more than once")
+
+
+def check_modules(model: nn.Module, groups: Sequence[Group]) -> None:
+    """Modules that groups select or patch exist, with such an integer attribute."""
+    modules = dict(model.named_modules())
+    for group in groups:
+        named = [patch.module for patch in group.patches]
+        if group.select is not None:
+            named.append(group.select.tensor)
+        for name in named:
+            if name not in modules:
+                raise ValueError(
+                    f"group '{group.name}' names the module '{name}', which the model does not "
+                    f"have; nearest names: {_nearest(name, modules)}"
+                )
+        for patch in group.patches:
+            if not isinstance(vars(modules[patch.module]).get(patch.attribute), int):
+                raise ValueError(
+                    f"group '{group.name}' patches '{patch.module}.{patch.attribute}', which is "
+                    "not an integer attribute; check Patch.attribute"
+                )
+
+
+def check_gates(estimator: object, gates: object, tied: Sequence[str]) -> None:
+    """The estimator can train these gates, also where weights are tied.
+
+    An estimator that does not say what it ``takes`` is not asked; nor in inference mode, where no
+    gates have a graph to tell it by.
+    """
+    mismatch = _MISMATCHES.get(getattr(estimator, "takes", ""))
+    if mismatch is not None and not torch.is_inference_mode_enabled():
+        wrong = mismatch(gates)
+        if wrong:
+            raise ValueError(f"{type(estimator).__name__} {wrong}")
+    _check_tied(estimator, gates, tied)
+
+
+def _not_binary(gates: object) -> str:
+    name = type(gates).__name__
+    if hasattr(gates, "rsample"):
+        return (
+            f"estimates gradients of gates that are 0 or 1, but {name} draws fractions; use "
+            "Pathwise() with them, or Bernoulli() gates"
+        )
+    if not _learns(gates):
+        return (
+            f"hangs its gradient on the probs of the gates, but those of {name} have none and phi "
+            "would never be trained; use Deterministic() with gates that the method closes "
+            "itself, or Bernoulli() gates"
+        )
+    return ""
+
+
+def _not_smooth(gates: object) -> str:
+    if hasattr(gates, "rsample"):
+        return ""
+    return (
+        f"differentiates through the draw, but {type(gates).__name__} has no rsample; use gates "
+        "such as HardConcrete(), or for gates that are 0 or 1 an estimator of ESTIMATORS, e.g. "
+        "DisARM()"
+    )
+
+
+def _not_fixed(gates: object) -> str:
+    smooth = hasattr(gates, "rsample")
+    if not smooth and not _learns(gates):
+        return ""
+    way_out = "Pathwise()" if smooth else "an estimator of ESTIMATORS, e.g. DisARM(),"
+    return (
+        f"gives phi no gradient, so {type(gates).__name__} would never be trained; use {way_out} "
+        "with them, or Fixed() gates"
+    )
+
+
+_MISMATCHES = {"binary": _not_binary, "smooth": _not_smooth, "fixed": _not_fixed}
+
+
+def _learns(gates: object) -> bool:
+    """Whether a gradient in probs reaches phi."""
+    return bool(getattr(getattr(gates, "probs", None), "requires_grad", False))
+
+
+def _check_tied(estimator: object, gates: object, tied: Sequence[str]) -> None:
+    """On weights that a group also makes a gate acts twice: 0 and 1 can, fractions cannot.
+
+    An estimator that asks for df/dz would get it twice.
+    """
+    if tied and hasattr(gates, "rsample"):
+        what = f"{type(gates).__name__} draws fractions"
+    elif tied and not getattr(estimator, "drops", True):
+        what = f"{type(estimator).__name__} needs the derivative of the loss in the gates"
+    else:
+        return
+    raise ValueError(
+        f"{what}, but group '{tied[0]}' reads and makes one tensor (tied weights), where a gate "
+        "acts twice; use gates that are 0 or 1 with an estimator that asks for losses only, e.g. "
+        "method='l0-disarm', or untie the weights"
+    )
+
+
+def check_select(group: Group, taken: Container[str]) -> int:
+    """One reader gathers its input, along one dimension, for one group: that dimension."""
+    assert group.select is not None
+    module, dim = group.select.tensor, group.select.dim
+    if dim is None or len(group.reads) != 1 or group.reads[0].dim is None:
+        raise ValueError(
+            f"group '{group.name}' selects the input of '{module}': that takes the dimension of "
+            "the input (Slice(module, dim=-1)) and exactly one read along a dimension"
+        )
+    if module in taken:
+        raise ValueError(
+            f"group '{group.name}' selects the input of '{module}', which another group selects "
+            "already; let one group have all its gates"
+        )
+    return dim
+
+
+def _nearest(name: str, known: dict[str, Tensor] | dict[str, nn.Module]) -> str:
+    return ", ".join(difflib.get_close_matches(name, [n for n in known if n], 3, 0.0)) or "none"

@@ -1,0 +1,1 @@
+"""What reproduces the paper: recipes, data, runs, tables, plots, benchmarks, command line."""

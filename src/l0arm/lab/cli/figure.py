@@ -1,0 +1,143 @@
+"""``l0arm figure``: the figures of the paper, from runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from l0arm.lab import plots
+from l0arm.lab.cli.console import say
+from l0arm.lab.cli.drawing import drawable, drawables, first_run, required
+from l0arm.lab.cli.options import RunsRoot
+from l0arm.lab.runs.errors import UserError, nearest
+
+Runs = Annotated[
+    list[Path] | None,
+    typer.Argument(metavar="RUN", help="Folders of runs; else those of the paper's rows."),
+]
+METHODS = {"L0-HC": "l0-hc", "L0-AR": "l0-ar", "L0-ARM": "l0-arm"}
+
+
+def figure(
+    name: Annotated[str, typer.Argument(help="fig1 ... fig5, inputs, or filters.")],
+    run: Runs = None,
+    runs: RunsRoot = Path("runs"),
+    out: Annotated[
+        Path | None, typer.Option(help="A .png, .svg or .pdf; else results/NAME.png.")
+    ] = None,
+) -> None:
+    """Draw a figure of the paper.
+
+    - fig1: g(φ) for several k
+    - fig2: histograms of g(φ) over the epochs
+    - fig3: prune rate and expected FLOPs by epoch (LeNet-5)
+    - fig4: expected FLOPs by iteration (CIFAR)
+    - fig5: test accuracy by epoch
+    - inputs: the pixels that the MLP keeps
+    - filters: those of the first layer
+
+        l0arm figure fig2 runs/lenet5-l0-arm/seed-0 --out fig2.svg
+    """
+    if name not in FIGURES:
+        raise UserError(f"no figure '{name}'; {nearest(name, FIGURES)}")
+    path = out or Path("results") / f"{name}.png"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        plots.save(FIGURES[name](runs, run or []), path)
+    except ValueError as error:
+        raise UserError(f"{name}: {error}") from None
+    say(f"wrote {path}")
+
+
+def _gate_functions(runs: Path, chosen: Sequence[Path]) -> Any:
+    return plots.gate_functions()
+
+
+def _histograms(runs: Path, chosen: Sequence[Path]) -> Any:
+    run = drawable(_one(runs, chosen, "fig2", "lenet5-l0-arm"))
+    return plots.gate_histograms(run.epochs, title=f"{run.network}, {run.label}")
+
+
+def _pruning(runs: Path, chosen: Sequence[Path]) -> Any:
+    return plots.prune_rate_and_flops(
+        _by_network(chosen)
+        or _columns(
+            runs,
+            {"λ = 0.1/N": "lenet5-{}", "λ sep.": "lenet5-{}-separate"},
+            "fig3",
+        )
+    )
+
+
+def _flops_by_step(runs: Path, chosen: Sequence[Path]) -> Any:
+    return plots.flops_by_step(
+        _by_network(chosen)
+        or _columns(
+            runs, {"CIFAR-10": "wrn-cifar10-{}-001", "CIFAR-100": "wrn-cifar100-{}-001"}, "fig4"
+        )
+    )
+
+
+def _accuracy(runs: Path, chosen: Sequence[Path]) -> Any:
+    columns = _by_network(chosen) or _columns(runs, {"CIFAR-10": "wrn-cifar10-{}-001"}, "fig5")
+    return plots.accuracy_by_epoch(
+        {
+            label if len(columns) == 1 else f"{network}, {label}": epochs
+            for network, of_network in columns.items()
+            for label, epochs in of_network.items()
+        }
+    )
+
+
+def _inputs(runs: Path, chosen: Sequence[Path]) -> Any:
+    run = drawable(_one(runs, chosen, "inputs", "mlp-l0-arm"))
+    if run.inputs is None:
+        raise UserError("inputs: the run has no gates on pixels, or is not finished yet")
+    return plots.surviving_inputs(run.inputs.pi, tau=run.inputs.tau)
+
+
+def _filters(runs: Path, chosen: Sequence[Path]) -> Any:
+    run = drawable(_one(runs, chosen, "filters", "lenet5-l0-arm"))
+    if run.filters is None:
+        raise UserError("filters: the run has no gates on image filters, or no checkpoint")
+    return plots.surviving_filters(run.filters.weight, run.filters.pi, tau=run.filters.tau)
+
+
+def _one(runs: Path, chosen: Sequence[Path], name: str, recipe: str) -> Path:
+    found = chosen[0] if chosen else first_run(runs, [recipe])
+    return required(found, name, f"train one (l0arm train {recipe}) or name its folder")
+
+
+def _by_network(chosen: Sequence[Path]) -> dict[str, dict[str, Any]]:
+    columns: dict[str, dict[str, Any]] = {}
+    for run in drawables(chosen):
+        columns.setdefault(run.network, {})[run.label] = run.epochs
+    return columns
+
+
+def _columns(runs: Path, patterns: dict[str, str], name: str) -> dict[str, dict[str, Any]]:
+    """The runs of the paper's methods that are there, a column for each pattern of recipes."""
+    columns: dict[str, dict[str, Any]] = {}
+    for title, pattern in patterns.items():
+        for label, method in METHODS.items():
+            path = first_run(runs, [pattern.format(method)])
+            if path is not None:
+                columns.setdefault(title, {})[label] = drawable(path).epochs
+    if not columns:
+        recipe = next(iter(patterns.values())).format("l0-arm")
+        required(None, name, f"train some (l0arm train {recipe}) or name their folders")
+    return columns
+
+
+FIGURES: dict[str, Callable[[Path, Sequence[Path]], Any]] = {
+    "fig1": _gate_functions,
+    "fig2": _histograms,
+    "fig3": _pruning,
+    "fig4": _flops_by_step,
+    "fig5": _accuracy,
+    "inputs": _inputs,
+    "filters": _filters,
+}

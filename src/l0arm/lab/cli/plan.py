@@ -1,0 +1,96 @@
+"""``l0arm plan``: what of a model of the user's can be gated."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from itertools import chain, repeat
+from typing import Annotated
+
+import torch
+import typer
+from torch import Tensor
+
+from l0arm.lab.cli.console import say, say_json
+from l0arm.lab.cli.factory import made_by
+from l0arm.lab.cli.options import Json
+from l0arm.lab.runs.errors import UserError, nearest
+from l0arm.planning import PlanError
+from l0arm.planning import plan as plan_of
+
+FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+OTHERS = (torch.int64, torch.int32, torch.bool)
+DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in (*FLOATS, *OTHERS)}
+
+
+def plan(
+    target: Annotated[
+        str, typer.Argument(metavar="MODULE:FACTORY", help="What makes the model, or is one.")
+    ],
+    shapes: Annotated[
+        list[str],
+        typer.Option("--input", help="Shape of an input, 1,3,224,224 or name=1,16; repeatable."),
+    ],
+    dtype: Annotated[
+        list[str] | None,
+        typer.Option(help="Type of the inputs, or of each in turn; float32 unless told."),
+    ] = None,
+    include: Annotated[
+        list[str] | None, typer.Option(help="Gate only units of layers of this glob; repeatable.")
+    ] = None,
+    exclude: Annotated[
+        list[str] | None, typer.Option(help="Cut nothing of layers of this glob; repeatable.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Show what of a model can be gated, what each group frees, and what is left alone and why.
+
+    This imports MODULE (also from the present folder) and calls FACTORY without arguments, so it
+    runs that code: name only code that you trust. Inputs are random numbers (integers: 0 or 1).
+    The JSON is what Plan.from_json reads.
+
+        l0arm plan torchvision.models:resnet50 --input 1,3,224,224
+    """
+    args, kwargs = _inputs(shapes, dtype or ["float32"])
+    model = made_by(target)
+    try:
+        found = plan_of(model, args, kwargs, include=include or None, exclude=exclude or None)
+    except PlanError as error:
+        raise UserError(str(error)) from error
+    if as_json:
+        say_json(json.loads(found.to_json()))
+    else:
+        say(str(found))
+
+
+def _inputs(
+    shapes: Sequence[str], dtypes: Sequence[str]
+) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
+    """Positional inputs and those by name; the last type stands for all that follow."""
+    if len(dtypes) > len(shapes):
+        raise UserError(f"there are {len(dtypes)} types for {len(shapes)} inputs")
+    args, kwargs = [], {}
+    for text, dtype in zip(shapes, chain(dtypes, repeat(dtypes[-1])), strict=False):
+        name, _, shape = text.rpartition("=")
+        value = _tensor(_shape(shape), dtype)
+        if name:
+            kwargs[name] = value
+        else:
+            args.append(value)
+    return tuple(args), kwargs
+
+
+def _shape(text: str) -> tuple[int, ...]:
+    sizes = text.replace("x", ",").split(",")
+    if not all(size.strip().isdecimal() and int(size) > 0 for size in sizes):
+        raise UserError(f"expected a shape such as 1,3,224,224, got '{text}'")
+    return tuple(int(size) for size in sizes)
+
+
+def _tensor(shape: tuple[int, ...], name: str) -> Tensor:
+    if name not in DTYPES:
+        raise UserError(f"unknown type '{name}'; {nearest(name, DTYPES)}")
+    dtype = DTYPES[name]
+    if dtype.is_floating_point:
+        return torch.randn(shape).to(dtype)
+    return torch.randint(2, shape).to(dtype)

@@ -1,0 +1,1 @@
+"""Recipes: everything that decides the outcome of a run."""

@@ -1,0 +1,111 @@
+"""One line of JSON for each epoch of a run."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import zlib
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from l0arm.lab.runs.errors import UserError
+from l0arm.lab.runs.files import replacing
+
+
+@dataclass(frozen=True)
+class GroupRecord:
+    """The gates of one group: a histogram of g(phi) over [0, 1] and how many end open."""
+
+    name: str
+    units: int
+    open: int
+    histogram: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class EpochRecord:
+    """What an epoch was like. FLOPs are per image; a dense network has neither gates nor rates."""
+
+    epoch: int  # counted from 1: epochs done
+    steps: int  # since the start of the run
+    lr: float
+    train_loss: float  # data loss of the drawn networks, mean over the epoch
+    penalty: float
+    train_accuracy: float  # percent, of the drawn networks
+    test_loss: float
+    test_accuracy: float  # percent, under z-bar; nothing is ever chosen by it
+    seconds: float  # training alone
+    prune_rate: float = 0.0  # percent, as the paper counts
+    prune_rate_realised: float = 0.0
+    architecture: str = ""
+    flops_dense: float = 0.0
+    flops_inference: float = 0.0  # expected, one pass
+    flops_training: float = 0.0  # expected, all forward passes of a step
+    undecided: float = 0.0  # share of gates with 0.05 < g(phi) < 0.95
+    groups: tuple[GroupRecord, ...] = ()
+    by_step: tuple[tuple[int, float, float], ...] = ()  # step, E[FLOPs] training, inference
+
+
+FIGURES = (
+    *("lr", "train_loss", "penalty", "train_accuracy", "test_loss", "test_accuracy", "seconds"),
+    *("prune_rate", "prune_rate_realised", "flops_inference", "flops_training", "undecided"),
+)
+
+
+def figures(record: EpochRecord) -> dict[str, float]:
+    """The numbers of an epoch by name, and how many units of each group end open."""
+    numbers: dict[str, float] = {name: getattr(record, name) for name in FIGURES}
+    return numbers | {f"open/{group.name}": float(group.open) for group in record.groups}
+
+
+def append(path: Path, record: EpochRecord) -> None:
+    """Add a line, on the disk when this returns."""
+    with path.open("ab") as file:
+        file.write(json.dumps(asdict(record), allow_nan=False).encode() + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def keep_until(path: Path, epoch: int) -> None:
+    """Drop the lines of later epochs, and a torn one: the run goes on from this epoch."""
+    if not path.exists():
+        return
+    kept = [line for line in path.read_bytes().splitlines() if _epoch(line) <= epoch]
+    with replacing(path) as file:
+        file.writelines(line + b"\n" for line in kept)
+
+
+def read(path: Path) -> list[EpochRecord]:
+    """All records of a run, from ``epochs.jsonl`` or its compressed copy."""
+    packed = path.with_name(path.name + ".gz")
+    if not path.exists() and not packed.exists():
+        raise UserError(f"no records in {path.parent}: is it the folder of a run?")
+    try:
+        raw = path.read_bytes() if path.exists() else gzip.decompress(packed.read_bytes())
+        lines = [line for line in raw.splitlines() if _epoch(line) < float("inf")]
+        return [_record(json.loads(line)) for line in lines]
+    except (EOFError, gzip.BadGzipFile, zlib.error, KeyError, TypeError, ValueError) as error:
+        raise UserError(f"the records in {path.parent} are damaged: {error}") from None
+
+
+def _epoch(line: bytes) -> float:
+    try:
+        return int(json.loads(line)["epoch"])
+    except (ValueError, KeyError, TypeError):
+        return float("inf")  # a torn line: no epoch
+
+
+def _record(values: dict[str, Any]) -> EpochRecord:
+    known = {field.name for field in fields(EpochRecord)}
+    values = {key: value for key, value in values.items() if key in known}
+    values["groups"] = tuple(
+        GroupRecord(g["name"], g["units"], g["open"], tuple(g["histogram"]))
+        for g in values.get("groups", ())
+    )
+    values["by_step"] = tuple(
+        (int(step), float(training), float(inference))
+        for step, training, inference in values.get("by_step", ())
+    )
+    return EpochRecord(**values)

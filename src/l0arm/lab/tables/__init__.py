@@ -1,0 +1,1 @@
+"""Tables of results, from the records of runs."""

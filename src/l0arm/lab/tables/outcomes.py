@@ -1,0 +1,139 @@
+"""What the seeds of a recipe came to, read from the folders of their runs."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from l0arm.lab.recipes.recipe import Recipe
+from l0arm.lab.runs import records
+from l0arm.lab.runs.errors import UserError
+from l0arm.lab.runs.folder import RunFolder
+
+# Settings that are not part of what a row of a table claims; epochs are told on their own.
+ASIDE = frozenset({"title", "control", "paper", "training.seed", "training.epochs"}) | {
+    *("training.device", "training.threads"),  # where it ran
+}
+# Figures that have the same name in a result.
+SAME = ("prune_rate", "prune_rate_realised", "architecture", "undecided", "seconds_per_epoch")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One run: the figures of its last epoch, which is not the last planned while unfinished."""
+
+    seed: int
+    finished: bool
+    epochs: int  # done
+    planned: int
+    changed: tuple[str, ...] = ()  # settings other than the recipe's, as "method.lam: 0.2, not 0.1"
+    accuracy: float | None = None
+    prune_rate: float | None = None  # percent, as the paper counts
+    prune_rate_realised: float | None = None
+    architecture: str | None = None
+    undecided: float | None = None  # share of gates with 0.05 < g(phi) < 0.95
+    seconds_per_epoch: float | None = None
+
+
+def outcomes(root: Path, recipe: Recipe) -> tuple[Outcome, ...]:
+    """All runs of a recipe in ``root/<recipe>/seed-<n>``, by seed."""
+    return tuple(_outcome(path, seed, recipe) for seed, path in _folders(root / recipe.name))
+
+
+def comparable(runs: Sequence[Outcome]) -> list[Outcome]:
+    """The finished runs nearest to the recipe: its own settings first, then the most epochs.
+
+    A trial of three epochs must not be averaged with runs of two hundred.
+    """
+    finished = [run for run in runs if run.finished]
+    nearest = max(((not run.changed, run.epochs) for run in finished), default=None)
+    return [run for run in finished if (not run.changed, run.epochs) == nearest]
+
+
+def median_run(runs: Sequence[Outcome]) -> Outcome | None:
+    """The median run in terms of accuracy, as in the paper; of an even number, the lower middle.
+
+    A median run, not medians: accuracy, prune rate and architecture belong to one network.
+    """
+    ranked = sorted(comparable(runs), key=lambda run: (run.accuracy or 0.0, run.seed))
+    return ranked[(len(ranked) - 1) // 2] if ranked else None
+
+
+def _folders(path: Path) -> Iterator[tuple[int, Path]]:
+    named = ((re.fullmatch(r"seed-(\d+)", entry.name), entry) for entry in path.glob("seed-*"))
+    found = [(int(name[1]), entry) for name, entry in named if name]
+    yield from sorted(entry for entry in found if (entry[1] / "recipe.json").exists())
+
+
+def _outcome(path: Path, seed: int, recipe: Recipe) -> Outcome:
+    folder = RunFolder(path)
+    settings = _settings(folder)
+    training = settings["training"]
+    if settings.get("name") != recipe.name or training["seed"] != seed:
+        raise UserError(
+            f"{path} holds a run of recipe '{settings.get('name')}' with seed {training['seed']}; "
+            "rename the folder after what it holds"
+        )
+    figures = _result(folder) if folder.finished else _so_far(folder)
+    return Outcome(
+        seed=seed,
+        finished=folder.finished,
+        planned=training["epochs"],
+        changed=tuple(_changes(settings, recipe.model_dump())),
+        **figures,
+    )
+
+
+def _settings(folder: RunFolder) -> dict[str, Any]:
+    """The recipe as written: plain values, since a run may be older than a field of today."""
+    try:
+        settings: dict[str, Any] = json.loads(folder.recipe_file.read_text(encoding="utf-8"))
+        _ = settings["training"]["seed"], settings["training"]["epochs"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{folder.recipe_file} is damaged ({error!r}); remove the run") from None
+    return settings
+
+
+def _changes(written: dict[str, Any], recipe: dict[str, Any], prefix: str = "") -> Iterator[str]:
+    """What differs in the fields that both know."""
+    for key in (key for key in recipe if key in written and f"{prefix}{key}" not in ASIDE):
+        path, came, expected = f"{prefix}{key}", written[key], recipe[key]
+        if isinstance(expected, dict) and isinstance(came, dict) and path != "method.options":
+            yield from _changes(came, expected, f"{path}.")
+        elif came != expected:
+            yield f"{path}: {came}, not {expected}"
+
+
+def _result(folder: RunFolder) -> dict[str, Any]:
+    result = folder.read_result()
+    try:
+        return {
+            "epochs": result["epochs"],
+            "accuracy": result["test_accuracy"],
+            **{key: result[key] for key in SAME},
+        }
+    except KeyError as error:
+        raise UserError(f"{folder.result} lacks {error}; remove it and resume the run") from None
+
+
+def _so_far(folder: RunFolder) -> dict[str, Any]:
+    packed = folder.records.with_name(f"{folder.records.name}.gz")
+    begun = folder.records.exists() or packed.exists()
+    epochs = records.read(folder.records) if begun else []
+    if not epochs:
+        return {"epochs": 0}
+    last = epochs[-1]
+    return {
+        "epochs": last.epoch,
+        "accuracy": last.test_accuracy,
+        "prune_rate": last.prune_rate,
+        "prune_rate_realised": last.prune_rate_realised,
+        "architecture": last.architecture or "full model",
+        "undecided": last.undecided,
+        "seconds_per_epoch": median(epoch.seconds for epoch in epochs),
+    }

@@ -1,0 +1,119 @@
+"""Group lasso with proximal steps: exact zeros (GL; Wen et al. 2016 penalise by subgradient)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from l0arm.estimators.deterministic import Deterministic
+from l0arm.gates import Fixed
+from l0arm.gating import Gated, Group, Slice
+from l0arm.gating.layout import named_tensors
+from l0arm.methods.alive import alive_units
+from l0arm.methods.keep import OnePerGroup
+from l0arm.methods.method import Method
+from l0arm.methods.shares import check_parts
+from l0arm.methods.stage import Stage, always, never
+from l0arm.penalties.norms import per_unit
+from l0arm.penalties.strength import Strength, checked, per_group
+
+
+def group_lasso(lam: Strength, *, pretrain: float = 0.1, finetune: float = 0.2) -> Method:
+    """Minimise data loss + lam sum_g sqrt(|g|) ||theta_g||_2; a unit that reaches 0 is closed.
+
+    Stages: plain training, training with the penalty, and without it again on what is left. A share
+    of 0 leaves its stage out.
+    """
+    check_parts("to shrink in", pretrain=pretrain, finetune=finetune)
+    before = (Stage("pretrain", pretrain, penalty=never),) if pretrain else ()
+    after = (Stage("finetune", finetune, penalty=never),) if finetune else ()
+    return Method(
+        "group-lasso",
+        Fixed(),
+        Deterministic(),
+        stages=(*before, Stage("shrink", 1 - pretrain - finetune, penalty=always), *after),
+        after_step=ProximalStep(checked(lam)),
+        check=OnePerGroup(lam, "lam"),
+    )
+
+
+@dataclass(frozen=True)
+class ProximalStep:
+    """``theta_g <- theta_g max(0, 1 - lr lam sqrt(|g|) / ||theta_g||)`` for every unit g.
+
+    This is the proximal operator of lr lam sqrt(|g|) ||.||. With momentum m a constant gradient
+    moves the weights by lr / (1 - m), which then stands for lr. (Adam's steps have no common lr;
+    its scalar rate is taken, and lam means something else.) A unit is the weights it counts, with
+    the bias of what makes it: a filter without a kernel would else stay alive by its bias.
+    """
+
+    lam: Strength
+
+    def __call__(self, gated: Gated, optimizer: torch.optim.Optimizer) -> None:
+        if not gated.penalty_weight:
+            return
+        rates = _rates(gated, optimizer)
+        lr = rates["lr"] / (1 - rates.get("momentum", 0.0)) * gated.penalty_weight
+        tensors = named_tensors(gated.model)
+        sizes = gated.per_group(gated.sizes)
+        with torch.no_grad():
+            for lam, group in zip(per_group(self.lam, gated.groups), gated.groups, strict=True):
+                if lam:
+                    shrink(group, tensors, lr * lam * sizes[group.name].sqrt())
+            gated.phi.copy_(alive_units(gated))
+
+
+def _rates(gated: Gated, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """The optimizer's group of the first weight that counts, wherever it stands."""
+    counted = next(piece.tensor for group in gated.groups for piece in group.counts)
+    weight = named_tensors(gated.model)[counted]
+    for group in optimizer.param_groups:
+        if any(weight is parameter for parameter in group["params"]):
+            return group
+    raise ValueError(
+        f"group lasso shrinks '{counted}' by its learning rate, but no group of the optimizer has "
+        "it; build it from gated.parameter_groups(lr)"
+    )
+
+
+def shrink(group: Group, tensors: dict[str, Tensor], by: Tensor) -> None:
+    """The proximal operator of ``sum_g by_g ||theta_g||``, in place."""
+    pieces = members(group, tensors)
+    squares = [per_unit(tensors[p.tensor] ** 2, p, group.units) for p in pieces]
+    norm = sum(squares[1:], squares[0]).sqrt()
+    factor = torch.where(norm > by, 1 - by / norm, 0.0)
+    for piece in pieces:
+        _scale(tensors[piece.tensor], piece, factor)
+
+
+def members(group: Group, tensors: dict[str, Tensor]) -> list[Slice]:
+    """The slices of a unit: what it counts, and the biases made with it."""
+    counted = {piece.tensor for piece in group.counts}
+    makers = {p.tensor.rpartition(".")[0] for p in group.makes if p.tensor in counted}
+    biases = [
+        piece
+        for piece in group.makes
+        if tensors[piece.tensor].dim() == 1
+        and piece.tensor.endswith("bias")
+        and piece.tensor.rpartition(".")[0] in makers
+    ]
+    return [*group.counts, *biases]
+
+
+def _scale(tensor: Tensor, piece: Slice, factor: Tensor) -> None:
+    """Multiply every unit's slice by its factor."""
+    if piece.dim is None:
+        tensor.mul_(factor.view_as(tensor))
+        return
+    shape = [1] * tensor.dim()
+    shape[piece.dim] = -1
+    if piece.index is None:
+        tensor.mul_(factor.repeat_interleave(piece.block).to(tensor.dtype).view(shape))
+        return
+    along = torch.ones(tensor.shape[piece.dim], dtype=tensor.dtype, device=tensor.device)
+    for unit, positions in enumerate(piece.index):
+        along[list(positions)] = factor[unit].to(tensor.dtype)
+    tensor.mul_(along.view(shape))

@@ -1,0 +1,98 @@
+"""Sparse VD: variational dropout with a rate for every weight (Molchanov et al. 2017)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from l0arm.estimators.deterministic import Deterministic
+from l0arm.gates import Fixed, Gates
+from l0arm.gates.precision import at_least_float32
+from l0arm.gates.threshold import finite
+from l0arm.gating import Gated
+from l0arm.methods.alive import alive_units
+from l0arm.methods.method import Method
+from l0arm.methods.noise import WeightNoise
+from l0arm.methods.stage import Ramp, Stage
+from l0arm.penalties.kl import log_uniform_kl
+from l0arm.penalties.strength import single
+
+INITIAL = -10.0  # log sigma^2
+BOUND = 8.0  # of |log alpha|
+TINY = 1e-8
+
+
+def sparse_vd(
+    lam: float,
+    *,
+    threshold: float = 3.0,
+    warm_up: tuple[float, float] | list[float] = (0.025, 0.1),
+) -> Method:
+    """Minimise E[data loss] + lam sum_w KL; the published lam is 1/N.
+
+    Every weight has noise N(0, sigma^2); those with log alpha = log(sigma^2 / theta^2) above the
+    threshold are set to 0, once the penalty has reached its full weight (between the two points
+    ``warm_up`` of the training). A unit with no weight left is closed.
+    """
+    lam = single(lam, "sparse-vd")
+    return Method(
+        "sparse-vd",
+        Fixed(),
+        Deterministic(),
+        (WeightKL(lam),),
+        stages=(Stage("train", penalty=_between(warm_up)),),
+        after_step=Threshold(finite(threshold)),
+        extras=noise,
+    )
+
+
+def _between(warm_up: object) -> Ramp:
+    if not (isinstance(warm_up, Sequence) and len(warm_up) == 2):
+        raise ValueError(
+            f"warm_up is two points of the training, such as (0.025, 0.1); got {warm_up!r}"
+        )
+    return Ramp(*warm_up)
+
+
+def noise(gated: Gated) -> Mapping[str, nn.Module]:
+    """log sigma^2 = -10 for every weight."""
+    return {"noise": WeightNoise(gated, INITIAL)}
+
+
+def log_alphas(gated: Gated) -> Iterator[tuple[Tensor, Tensor]]:
+    """Every weight with its log alpha, within +-8."""
+    for weight, log_variance in cast(WeightNoise, gated.extras["noise"]).log_variances(gated):
+        log_alpha = log_variance - torch.log(at_least_float32(weight) ** 2 + TINY)
+        yield weight, log_alpha.clamp(-BOUND, BOUND)
+
+
+@dataclass(frozen=True)
+class WeightKL:
+    """``lam`` times the divergence of every weight's noise from the log-uniform prior."""
+
+    lam: float
+
+    def __call__(self, gated: Gated, gates: Gates) -> Tensor:
+        if "noise" not in gated.extras:
+            return gated.sizes.new_zeros(())
+        each = [log_uniform_kl(log_alpha).sum() for _, log_alpha in log_alphas(gated)]
+        return self.lam * sum(each[1:], each[0])
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """Weights with log alpha above the threshold become 0, units left without any close."""
+
+    threshold: float
+
+    def __call__(self, gated: Gated, optimizer: torch.optim.Optimizer) -> None:
+        if gated.penalty_weight < 1.0:
+            return
+        with torch.no_grad():
+            for weight, log_alpha in log_alphas(gated):
+                weight.mul_(log_alpha <= self.threshold)
+            gated.phi.copy_(alive_units(gated))

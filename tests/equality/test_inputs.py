@@ -1,0 +1,91 @@
+"""Inputs like an example: same shapes and types, values of the same kind, masks kept."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from l0arm.equality.example import Example
+from l0arm.equality.inputs import inputs_like
+
+
+class Model(nn.Module):
+    def forward(self, x: Any, attention_mask: Any = None, **more: Any) -> None: ...
+
+
+def like(*args: Any, **kwargs: Any) -> list[Example]:
+    random = torch.Generator().manual_seed(0)
+    example = Example.of(args, kwargs)
+    assert example is not None
+    return list(inputs_like(Model(), example, random))
+
+
+def test_floats_have_the_mean_and_spread_of_the_example() -> None:
+    x = 5 + 3 * torch.rand(100, 100)
+    first, *others, smaller = like(x)
+    assert torch.equal(first.args[0], x)
+    assert len(others) == 2
+    assert float(smaller.args[0].mean()) == pytest.approx(float(x.mean()) / 64, rel=0.03)
+    assert float(smaller.args[0].std()) == pytest.approx(float(x.std()) / 64, rel=0.03)
+    for other in others:
+        (y,) = other.args
+        assert (y.shape, y.dtype) == (x.shape, x.dtype)
+        assert not torch.equal(x, y)
+        assert float(y.mean()) == pytest.approx(float(x.mean()), abs=0.03)
+        assert float(y.std()) == pytest.approx(float(x.std()), rel=0.03)
+    assert not torch.equal(others[0].args[0], others[1].args[0])
+
+
+def test_a_constant_input_comes_to_life() -> None:
+    _, other, *_ = like(torch.zeros(4, 5))
+    assert float(other.args[0].std()) > 0.5
+
+
+def test_integers_come_from_the_examples_values() -> None:
+    ids = torch.tensor([[3, 7, 7], [9, 3, 3]])
+    assert len(like(ids)) == 3  # no float, nothing to make smaller
+    for other in like(ids)[1:]:
+        assert other.args[0].dtype == torch.long
+        assert set(other.args[0].flatten().tolist()) <= {3, 7, 9}
+
+
+def test_masks_stay_and_once_are_padded() -> None:
+    ids, mask = torch.arange(16).view(2, 8), torch.ones(2, 8, dtype=torch.long)
+    *kept, padded = like(ids, mask)
+    assert len(kept) == 3
+    assert all(torch.equal(x.args[1], mask) for x in kept)
+    assert padded.args[1].tolist() == [[1] * 8, [1] * 6 + [0] * 2]
+
+
+@pytest.mark.parametrize(
+    ("mask", "last"),
+    [
+        (torch.zeros(2, 4, dtype=torch.bool), [False] * 3 + [True]),  # True: not looked at
+        (torch.tensor([[1.0, 1, 1, 0], [1, 1, 1, 1]]), [1, 1, 1, 0]),
+        (torch.tensor([[0.0, -torch.inf], [0.0, 0.0]]), [0.0, -torch.inf]),
+    ],
+)
+def test_padding_is_the_rarer_value(mask: Tensor, last: list[float]) -> None:
+    *_, padded, smaller = (
+        e.kwargs["attention_mask"] for e in like(torch.ones(2, 4), attention_mask=mask)
+    )
+    assert torch.equal(smaller, mask)
+    assert padded[-1].tolist() == last
+    assert torch.equal(padded[:-1], mask[:-1])
+
+
+def test_a_mask_by_name_holds_two_values_at_most() -> None:
+    weights = torch.tensor([[0.1, 0.5, 0.9]])
+    others = like(torch.ones(1, 3), attention_mask=weights)
+    assert len(others) == 4
+    assert not torch.equal(others[1].kwargs["attention_mask"], weights)
+
+
+def test_masks_are_found_in_nested_arguments() -> None:
+    mask = torch.ones(1, 4)
+    others = like({"ids": torch.arange(4), "mask": mask}, extra=[torch.rand(3), 7])
+    assert torch.equal(others[1].args[0]["mask"], mask)
+    assert others[1].kwargs["extra"][1] == 7
+    assert not torch.equal(others[1].kwargs["extra"][0], others[0].kwargs["extra"][0])
+    assert others[-2].args[0]["mask"].tolist() == [[1, 1, 1, 0]]

@@ -1,0 +1,135 @@
+"""A draw: the positions it keeps of every dimension, worked out by hand."""
+
+import pytest
+import torch
+from torch import nn
+
+from l0arm import Group, Slice
+from l0arm.gating.draw import Draw, Kept
+from l0arm.gating.layout import Axis, Layout, resolve
+
+
+@pytest.fixture
+def layout() -> Layout:
+    """Three filters of block 2, flattened to six inputs with gates of their own."""
+    model = nn.Sequential(nn.Linear(4, 3), nn.Linear(6, 5))
+    filters = Group(
+        "filters", 3, reads=(Slice("1.weight", 1, block=2),), makes=(Slice("0.weight", 0),)
+    )
+    inputs = Group("inputs", 6, reads=(Slice("1.weight", 1),), select=Slice("1", -1))
+    return resolve(model, [filters, inputs])
+
+
+def draw(layout: Layout, filters: list[float], inputs: list[float]) -> Draw:
+    return Draw(layout, torch.tensor(filters + inputs))
+
+
+def read(layout: Layout) -> Axis:
+    return layout.tensors["1.weight"].axes[1]
+
+
+def made(layout: Layout) -> Axis:
+    return layout.tensors["0.weight"].axes[0]
+
+
+def as_list(value: torch.Tensor | None) -> list[float] | None:
+    return None if value is None else value.tolist()
+
+
+def test_all_open_keeps_everything(layout: Layout) -> None:
+    z = draw(layout, [1, 1, 1], [1] * 6)
+    assert z.kept(read(layout)) == z.kept(made(layout)) == Kept()
+
+
+def test_a_position_is_kept_if_all_its_groups_keep_it(layout: Layout) -> None:
+    kept = draw(layout, [1, 0, 1], [0, 1, 1, 1, 1, 1]).kept(read(layout))
+    assert as_list(kept.index) == [1, 4, 5]
+
+
+def test_the_gather_counts_among_what_still_arrives(layout: Layout) -> None:
+    kept = draw(layout, [1, 0, 1], [0, 1, 1, 1, 1, 1]).kept(read(layout))
+    assert as_list(kept.local) == [1, 2, 3]  # 0, 1, 4, 5 arrive; the first is gathered away
+
+
+def test_nothing_is_gathered_when_all_that_arrives_is_read(layout: Layout) -> None:
+    kept = draw(layout, [1, 0, 1], [1, 1, 0, 0, 1, 1]).kept(read(layout))
+    assert (as_list(kept.index), kept.local) == ([0, 1, 4, 5], None)
+
+
+def test_inputs_are_gathered_when_the_producer_sends_all(layout: Layout) -> None:
+    kept = draw(layout, [1, 1, 1], [0, 1, 0, 1, 0, 1]).kept(read(layout))
+    assert as_list(kept.index) == as_list(kept.local) == [1, 3, 5]
+
+
+def test_binary_gates_fold_nothing(layout: Layout) -> None:
+    assert draw(layout, [1, 0, 1], [0, 1, 1, 1, 1, 1]).kept(read(layout)).fold is None
+
+
+def test_fractions_fold_as_a_product(layout: Layout) -> None:
+    kept = draw(layout, [0.5, 0, 1], [0, 0.5, 1, 1, 1, 0.25]).kept(read(layout))
+    assert as_list(kept.fold) == [0.25, 1, 0.25]
+
+
+def test_fractions_are_never_folded_into_a_producer(layout: Layout) -> None:
+    kept = draw(layout, [0.5, 0, 0.25], [1] * 6).kept(made(layout))
+    assert (as_list(kept.index), kept.fold) == ([0, 2], None)
+
+
+def test_an_empty_group_keeps_a_stand_in_with_zero_columns(layout: Layout) -> None:
+    z = draw(layout, [0, 0, 0], [1] * 6)
+    assert as_list(z.kept(made(layout)).index) == [0]
+    assert as_list(z.kept(read(layout)).index) == [0, 1]
+    assert as_list(z.kept(read(layout)).fold) == [0, 0]
+
+
+def test_the_rows_of_a_stand_in_are_not_written(layout: Layout) -> None:
+    assert as_list(draw(layout, [0, 0, 0], [1] * 6).kept(made(layout)).written) == [False]
+
+
+def test_groups_without_a_common_open_position_keep_one_that_arrives(layout: Layout) -> None:
+    kept = draw(layout, [0, 1, 0], [1, 1, 0, 0, 1, 1]).kept(read(layout))
+    assert (as_list(kept.index), as_list(kept.fold), as_list(kept.local)) == ([2], [0], [0])
+
+
+def test_a_mask_drops_nothing(layout: Layout) -> None:
+    z = draw(layout, [0.5, 0, 1], [0, 0.5, 1, 1, 1, 0.25])
+    assert as_list(z.mask(read(layout))) == [0, 0.25, 0, 0, 1, 0.25]
+    assert z.mask(made(layout)) is None
+
+
+def test_a_stand_in_counts_as_one_unit(layout: Layout) -> None:
+    z = draw(layout, [0, 0, 0], [1, 1, 0, 0, 0, 0])
+    assert (z.units_kept(0), z.units_kept(1)) == (1, 2)
+
+
+def test_gates_with_a_graph_are_folded_with_it(layout: Layout) -> None:
+    gates = torch.ones(9, requires_grad=True)
+    fold = Draw(layout, gates).kept(read(layout)).fold
+    (gradient,) = torch.autograd.grad(fold.sum(), gates)
+    assert as_list(gradient) == [2, 2, 2, 1, 1, 1, 1, 1, 1]
+
+
+def test_a_draw_that_must_not_write_is_the_same_draw(layout: Layout) -> None:
+    z = draw(layout, [1, 0, 1], [1] * 6)
+    twin = z.without_writing()
+    assert (z.writes, twin.writes) == (True, False)
+    assert as_list(twin.kept(made(layout)).index) == as_list(z.kept(made(layout)).index)
+
+
+@pytest.mark.parametrize(
+    ("filters", "binary"),
+    [([1, 0, 1], True), ([0, 0, 0], True), ([0.5, 1, 1.5], False), ([-1, 0, 1], False)],
+)
+def test_only_zeros_and_ones_are_binary(layout: Layout, filters: list[float], binary: bool) -> None:
+    assert draw(layout, filters, [1] * 6).binary == binary
+
+
+def test_open_gates_are_counted_where_nothing_is_dropped_too() -> None:
+    groups = [
+        Group("weights", 12, reads=(Slice("0.weight", None),)),
+        Group("outputs", 3, reads=(Slice("1.weight", 1),), makes=(Slice("0.weight", 0),)),
+    ]
+    layout = resolve(nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2)), groups)
+    assert [group.drops for group in layout.groups] == [False, True]
+    z = Draw(layout, torch.tensor([1.0] * 7 + [0.0] * 5 + [0.0, 1.0, 1.0]))
+    assert (z.counts, z.full, z.empty) == ([7, 2], [False, False], [])

@@ -1,0 +1,204 @@
+"""The verbs from a trained run to files that others run."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import l0arm
+from l0arm.compaction import inspect_saved
+from l0arm.lab.runs.sweeping import SweepPoint, with_pareto
+from l0arm.models import MLP
+
+Cli = Callable[[str], Any]
+RUN = "runs/mlp-l0-arm-control/seed-0"
+
+
+@pytest.fixture
+def trained(cli: Cli) -> Cli:
+    assert cli("train mlp-l0-arm-control {quick} --quiet").code == 0
+    return cli
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> Path:
+    """A saved network that the command line knows nothing of."""
+    gated = l0arm.sparsify(MLP((6, 5, 3)), method="l0-arm", lam=0.0)
+    gated.phi.data.fill_(9.0)
+    gated.phi.data[[0, 7]] = -9.0
+    return l0arm.save(gated, tmp_path / "other")
+
+
+def test_compact_does_not_overwrite(trained: Cli, tmp_path: Path) -> None:
+    trained(f"compact {RUN} --out small")
+    before = (tmp_path / "small" / "l0arm.json").read_bytes()
+    ended = trained(f"compact {RUN} --out small")
+    assert ended.code == 2
+    assert "small exists; choose another folder" in ended.err
+    assert (tmp_path / "small" / "l0arm.json").read_bytes() == before
+    assert trained(f"compact {RUN} --out small --force").code == 0
+
+
+def test_inspect_tells_what_is_left(trained: Cli, tmp_path: Path) -> None:
+    trained(f"compact {RUN} --out small")
+    ended = trained("inspect small")
+    assert ended.code == 0
+    told = inspect_saved(tmp_path / "small")
+    assert f"group fc1: {len(told.kept[0])} of 784 units" in ended.out
+    assert (
+        f"fc2.weight: {len(told.kept[2])} x {len(told.kept[1])} float32, was 100 x 300" in ended.out
+    )
+    facts = json.loads(trained("inspect small --json").out)
+    assert facts["parameters"] == list(told.parameters)
+    assert facts["metrics"]["network"]["model"]["name"] == "mlp"
+
+
+def test_inspect_refuses_a_damaged_folder(cli: Cli, other: Path) -> None:
+    data = bytearray((other / "model.safetensors").read_bytes())
+    data[-1] ^= 1
+    (other / "model.safetensors").write_bytes(bytes(data))
+    ended = cli("inspect other")
+    assert ended.code == 2
+    assert "SHA-256 is another" in ended.err
+
+
+def test_names_from_a_file_do_not_steer_the_terminal(cli: Cli, tmp_path: Path) -> None:
+    gated = l0arm.sparsify(MLP((6, 5, 3)), method="l0-arm", lam=0.0)
+    gated.phi.data.fill_(9.0)
+    l0arm.save(gated, tmp_path / "bad", metrics={"\x1b[2Jgone": "\x07"})
+    assert "?[2Jgone: ?" in cli("inspect bad").out
+
+
+def test_export_of_a_saved_network_and_of_its_run(trained: Cli, tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    trained(f"compact {RUN} --out small")
+    ended = trained("export small --json --int8")
+    assert ended.code == 0, ended.err
+    plain, int8 = (json.loads(line) for line in ended.out.splitlines())
+    assert (plain["path"], int8["path"]) == ("small/model.onnx", "small/model.int8.onnx")
+    assert plain["differences"].keys() == {"1", "7", "64"}
+    assert max(plain["differences"].values()) < 1e-5
+    assert int8["bytes"] < 0.5 * plain["bytes"]
+    again = trained("export small")
+    assert again.code == 2
+    assert "small/model.onnx exists; choose another place with --out, or --force" in again.err
+    of_run = json.loads(trained(f"export {RUN} --out run.onnx --json").out)
+    assert of_run["bytes"] == pytest.approx(plain["bytes"], rel=0.01)
+    assert of_run["accuracy"] == of_run["compact_accuracy"]
+
+
+def test_export_of_another_network_needs_its_factory(
+    cli: Cli, other: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = cli("export other --out a.pt2")
+    assert ended.code == 2
+    assert "--model package.module:factory" in ended.err
+    (tmp_path / "mine.py").write_text(
+        "from l0arm.models import MLP\n\ndef make():\n    return MLP((6, 5, 3))\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    ended = cli("export other --out a.pt2 --model mine:make --input 6")
+    assert ended.code == 0, ended.err
+    assert "wrote a.pt2" in ended.out
+    x = torch.rand(3, 6)
+    small = l0arm.load(other, lambda: MLP((6, 5, 3)))
+    torch.testing.assert_close(torch.export.load(tmp_path / "a.pt2").module()(x), small(x))
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("export other --out a.txt", "cannot export to a.txt: .onnx, or .pt2"),
+        ("export other --out a.pt2 --int8", "cannot export to a.pt2"),
+        ("export nowhere", "neither the folder of a run nor that of a saved network"),
+        ("export other --out a.pt2 --model nowhere:x --input 6", "'nowhere' cannot be imported"),
+        ("export other --out a.pt2 --model l0arm:x --input 6", "'l0arm' has no 'x'"),
+        ("export other --out a.pt2 --model l0arm.models:MLP --input 6,x", "--input 6,x: write the"),
+        (
+            "export other --out a.pt2 --model l0arm.models:MLP --input 6",
+            "'fc3.bias' is in the model",
+        ),
+        ("inspect .", "has no l0arm.json"),
+        ("sweep runs --threshold 1", "--threshold 1: a threshold lies strictly between 0 and 1"),
+    ],
+)
+def test_bad_input_is_one_line(cli: Cli, other: Path, line: str, reason: str) -> None:
+    ended = cli(line)
+    assert ended.code == 2
+    assert reason in ended.err
+    assert ended.err.count("\n") == 1
+
+
+def test_sweep_writes_table_data_and_picture(trained: Cli, tmp_path: Path) -> None:
+    ended = trained(f"sweep {RUN} --threshold 0.5 --threshold 0.3 --threshold 0.6")
+    assert ended.code == 0, ended.err
+    data = json.loads((tmp_path / RUN / "sweep.json").read_text())
+    points = {p["threshold"]: p for p in data["points"]}
+    assert list(points) == [0.3, 0.5, 0.6]
+    result = json.loads((tmp_path / RUN / "result.json").read_text())
+    assert points[0.5]["accuracy"] == result["test_accuracy"]
+    assert "-".join(map(str, points[0.5]["widths"])) == result["architecture"]
+    a, b, c = points[0.5]["widths"]
+    assert points[0.5]["macs"] == a * b + b * c + c * 10
+    assert points[0.3]["parameters"] > points[0.6]["parameters"]
+    assert (tmp_path / RUN / "sweep.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / RUN / "sweep.md").read_text().count("\n| 0.") == 3
+    assert f"wrote {RUN}/sweep.md, {RUN}/sweep.json, {RUN}/sweep.png" in ended.out
+    assert "sweep.md exists" in trained(f"sweep {RUN}").err
+
+
+def test_pareto_points() -> None:
+    facts = [(100, 90.0), (50, 90.0), (40, 80.0), (60, 85.0), (40, 80.0), (10, 10.0), (10, 9.0)]
+    points = [SweepPoint(0.5, (), 0, macs, accuracy) for macs, accuracy in facts]
+    marked = [p.pareto for p in with_pareto(points)]
+    assert marked == [False, True, True, False, True, True, False]
+
+
+def test_bench_puts_all_forms_side_by_side(trained: Cli, tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    ended = trained(f"bench {RUN} --quick --threads 1 --batch 1 --batch 3")
+    assert ended.code == 0, ended.err
+    result = json.loads((tmp_path / RUN / "bench" / "bench.json").read_text())
+    forms = result["forms"]
+    assert list(forms) == ["dense", "compact", "onnx", "int8"]
+    assert forms["dense"]["parameters"] == 266_610
+    assert forms["dense"]["macs"] == 784 * 300 + 300 * 100 + 100 * 10
+    assert forms["dense"]["bytes"] == 4 * 266_610
+    assert forms["compact"]["macs"] < forms["dense"]["macs"]
+    right = json.loads((tmp_path / RUN / "result.json").read_text())["test_accuracy"]
+    assert forms["compact"]["accuracy"] == forms["onnx"]["accuracy"] == right
+    assert forms["dense"]["accuracy"] is None
+    assert abs(forms["int8"]["accuracy"] - right) < 10
+    assert [(line["threads"], line["batch"]) for line in result["latency"]] == [(1, 1), (1, 3)]
+    for line in result["latency"]:
+        for ms in line["ms"].values():
+            assert 0 < ms["low"] <= ms["median"] <= ms["high"]
+    assert (tmp_path / RUN / "bench" / "bench.txt").read_text() in ended.out
+    assert f"wrote {RUN}/bench/bench.txt and {RUN}/bench/bench.json" in ended.out
+    assert "bench.txt exists" in trained(f"bench {RUN} --quick").err
+
+
+def test_the_report_has_the_bars_of_what_was_measured_inside_the_run(
+    trained: Cli, tmp_path: Path
+) -> None:
+    pytest.importorskip("onnxruntime")
+    assert trained(f"compact {RUN}").code == 0
+    ended = trained(f"bench {RUN}/compact --quick --threads 1 --batch 1")
+    assert f"wrote {RUN}/bench/bench.txt and {RUN}/bench/bench.json" in ended.out
+    assert trained(f"report {RUN} --out page.html").code == 0
+    html = (tmp_path / "page.html").read_text()
+    assert "Bars of the latency, bytes and parameters of" in html
+    forms = json.loads((tmp_path / RUN / "bench" / "bench.json").read_text())["forms"]
+    assert all(f"{form['bytes']:,}</td>" in html for form in forms.values())
+
+
+def test_report_refuses_a_measurement_that_is_none(trained: Cli, tmp_path: Path) -> None:
+    (tmp_path / RUN / "bench").mkdir()
+    (tmp_path / RUN / "bench" / "bench.json").write_text("{}")
+    ended = trained(f"report {RUN} --out page.html")
+    assert ended.code == 2
+    assert f"{RUN}/bench/bench.json is not what l0arm bench writes" in ended.err
+    assert not (tmp_path / "page.html").exists()

@@ -1,0 +1,64 @@
+"""Records are lines that survive a torn end."""
+
+import gzip
+from pathlib import Path
+
+import pytest
+
+from l0arm.lab.runs import records
+from l0arm.lab.runs.errors import UserError
+from l0arm.lab.runs.records import EpochRecord, GroupRecord
+
+
+def record(epoch: int) -> EpochRecord:
+    return EpochRecord(
+        epoch=epoch,
+        steps=600 * epoch,
+        lr=0.001,
+        train_loss=0.5,
+        penalty=0.01,
+        train_accuracy=90.0,
+        test_loss=0.4,
+        test_accuracy=91.25,
+        seconds=1.5,
+        groups=(GroupRecord("fc1", 3, 2, (1, 0, 2)),),
+        by_step=((1, 10.0, 5.0),),
+    )
+
+
+def test_a_record_comes_back(tmp_path: Path) -> None:
+    path = tmp_path / "epochs.jsonl"
+    for epoch in (1, 2):
+        records.append(path, record(epoch))
+    assert records.read(path) == [record(1), record(2)]
+
+
+def test_the_compressed_copy_reads_the_same(tmp_path: Path) -> None:
+    path = tmp_path / "epochs.jsonl"
+    records.append(path, record(1))
+    (tmp_path / "epochs.jsonl.gz").write_bytes(gzip.compress(path.read_bytes()))
+    path.unlink()
+    assert records.read(path) == [record(1)]
+
+
+def test_later_epochs_and_a_torn_line_go(tmp_path: Path) -> None:
+    path = tmp_path / "epochs.jsonl"
+    for epoch in (1, 2, 3):
+        records.append(path, record(epoch))
+    path.write_bytes(path.read_bytes() + b'{"epoch": 4, "ste')
+    assert records.read(path) == [record(1), record(2), record(3)]
+    records.keep_until(path, 2)
+    assert path.read_bytes().count(b"\n") == 2
+    assert records.read(path) == [record(1), record(2)]
+
+
+def test_a_field_of_a_later_version_is_no_obstacle(tmp_path: Path) -> None:
+    path = tmp_path / "epochs.jsonl"
+    records.append(path, record(1))
+    path.write_text(path.read_text().replace('"epoch": 1', '"epoch": 1, "mood": "good"'))
+    assert records.read(path) == [record(1)]
+
+
+def test_a_folder_without_records_is_told(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"no records in .*: is it the folder of a run\?"):
+        records.read(tmp_path / "epochs.jsonl")
