@@ -13,7 +13,7 @@ import l0arm
 
 ROOT = Path(l0arm.__file__).parent
 LAYERS = [  # from the bottom; a module may import from any layer below its own
-    {"gates"},
+    {"files", "gates"},
     {"gating"},
     {"equality"},
     {"costs"},

@@ -28,7 +28,6 @@ PUBLIC = [
     "certified",
     "certify",
     "compact",
-    "data",
     "estimators",
     "expand",
     "expected_flops",
@@ -47,8 +46,8 @@ PUBLIC = [
     "sparsify",
 ]
 PACKAGES = [
-    *("data", "distributed", "estimators", "gates", "groups"),
-    *("methods", "metrics", "models", "penalties"),
+    *("compaction", "costs", "distributed", "estimators", "gates", "gating", "lab.data"),
+    *("methods", "models", "penalties", "planning"),
 ]
 EXTRAS = ["typer", "rich", "matplotlib", "safetensors", "pyarrow", "PIL", "onnx", "transformers"]
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from tests.equality.test_certificate import ChannelAttention
+from tests.helpers.planned_networks import planned_network
 from torch import Tensor, nn
 
 from l0arm import Group, Patch, Slice
@@ -18,6 +19,11 @@ from l0arm.planning import plan
 from l0arm.planning.settle import UNSEEN, is_masked, settle
 
 Network = Callable[[str], tuple[nn.Module, tuple[Any, ...]]]
+
+
+@pytest.fixture
+def network() -> Network:
+    return planned_network
 
 
 def heads_of(style: str, network: Network) -> tuple[Trial, Group, nn.Module, tuple[Any, ...]]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.planning.conftest import NETWORKS
+from tests.helpers.planned_networks import NETWORKS
 from torch import nn
 
 import l0arm

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from l0arm.costs.latency_table import LatencyTable, LayerTime
-from l0arm.lab.data.storage import default_cache, replacing
+from l0arm.files import default_cache, write_text
 
 FORMAT = 1
 LARGEST = 1 << 24  # bytes; a table of ten thousand layers has a tenth of it
@@ -27,8 +27,9 @@ def write_table(path: Path, digest: str, table: LatencyTable) -> None:
     text = json.dumps(
         {"format": FORMAT, "digest": digest, **asdict(table)}, indent=1, allow_nan=False
     )
-    with suppress(OSError), replacing(path) as temporary:
-        temporary.write_text(text + "\n", encoding="utf-8")
+    with suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_text(path, text + "\n")
 
 
 def read_table(path: Path, digest: str, tensors: Mapping[str, str]) -> LatencyTable | None:

@@ -1,12 +1,12 @@
-"""A file that is written beside its place, and moves there whole."""
+"""Where an exported file may be written."""
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from l0arm.files import replacing
 
 
 @contextmanager
@@ -18,9 +18,5 @@ def new_file(path: Path, *, force: bool) -> Iterator[Path]:
             "on the command line"
         )
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
-        temporary = Path(folder) / path.name
+    with replacing(path) as temporary:
         yield temporary
-        with temporary.open("rb") as file:
-            os.fsync(file.fileno())
-        temporary.replace(path)

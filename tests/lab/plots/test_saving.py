@@ -33,7 +33,7 @@ def test_what_fails_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.Monk
     def full_disk(descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("l0arm.lab.plots.saving.os.fsync", full_disk)
+    monkeypatch.setattr("l0arm.files.os.fsync", full_disk)
     with pytest.raises(OSError, match="No space left"):
         save(gate_functions(), path)
     assert path.read_bytes() == b"old"

@@ -71,7 +71,7 @@ def test_what_a_killed_process_left_is_cleared_away(
     folder: RunFolder, quick: Callable[..., Recipe]
 ) -> None:
     folder.checkpoints.mkdir(parents=True)
-    leftover = folder.checkpoints / ".00000001.json.abc.tmp"
+    leftover = folder.checkpoints / ".tmp-abc-00000001.json"
     leftover.write_text("torn")
     folder.claim(quick())
     assert not leftover.exists()

@@ -1,12 +1,7 @@
-"""Folders that are either there whole or not at all."""
+"""The files of a saved network, and where they may be written."""
 
 from __future__ import annotations
 
-import os
-import shutil
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 DESCRIPTION, TENSORS, CARD = "l0arm.json", "model.safetensors", "README.md"
@@ -41,44 +36,3 @@ def check_free(folder: Path, *, force: bool) -> Path:
             "not replaced by force; move that away, or choose another folder"
         )
     return folder
-
-
-@contextmanager
-def appearing(folder: Path) -> Iterator[Path]:
-    """A folder to write into, which takes the place of ``folder`` once all of it is on the disk."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    new = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}.", suffix=".tmp"))
-    try:
-        new.chmod(0o755)  # a temporary folder is the owner's alone
-        yield new
-        for path in new.iterdir():
-            _settle(path)
-        _exchange(new, folder)
-    except BaseException:
-        shutil.rmtree(new, ignore_errors=True)
-        raise
-
-
-def _exchange(new: Path, folder: Path) -> None:
-    """An old folder steps aside first, comes back if the new one cannot move, and goes last."""
-    if not folder.exists():
-        new.rename(folder)
-        return
-    old = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}.", suffix=".old.tmp"))
-    try:
-        folder.rename(old)  # onto an empty folder
-    except BaseException:
-        old.rmdir()
-        raise
-    try:
-        new.rename(folder)
-    except BaseException:
-        old.rename(folder)
-        raise
-    shutil.rmtree(old, ignore_errors=True)
-
-
-def _settle(path: Path) -> None:
-    """Wait until a file is on the disk."""
-    with path.open("rb") as file:
-        os.fsync(file.fileno())

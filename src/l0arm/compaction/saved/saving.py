@@ -11,7 +11,7 @@ from torch import nn
 
 from l0arm.compaction.saved.card import card
 from l0arm.compaction.saved.description import Description, read_description
-from l0arm.compaction.saved.folder import CARD, CONFIG, DESCRIPTION, TENSORS, appearing, check_free
+from l0arm.compaction.saved.folder import CARD, CONFIG, DESCRIPTION, TENSORS, check_free
 from l0arm.compaction.saved.rebuilding import attributes_of, check_same, rebuilt
 from l0arm.compaction.saved.uniform import tie_widths
 from l0arm.compaction.saved.weights import (
@@ -26,6 +26,7 @@ from l0arm.compaction.saved.weights import (
 )
 from l0arm.equality.certificate import certify_mask, passed
 from l0arm.equality.example import Example
+from l0arm.files import replacing_folder
 from l0arm.gating import Gated
 from l0arm.gating.attention import HeadAttention
 from l0arm.gating.cutting import cut_copy, living_draw, select_inputs
@@ -69,7 +70,7 @@ def save(
     small = cut_copy(gated, draw)
     attributes = attributes_of(small, gated.groups)
     small = _writable(select_inputs(small, gated.layout, draw))
-    with appearing(folder) as new:
+    with replacing_folder(folder) as new:
         write_tensors(new / TENSORS, tensors_once(small))
         told = Description(
             **_structure(gated, small, draw),

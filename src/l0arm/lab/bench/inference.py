@@ -17,6 +17,7 @@ from l0arm.costs import count_flops
 from l0arm.lab.bench import states
 from l0arm.lab.bench.networks import PlainLeNet5, PlainMLP, PlainWideResNet
 from l0arm.lab.bench.timing import Contestant, Plan, Spread, interleave, ratio
+from l0arm.lab.data import mnist_mini
 from l0arm.models import MLP, LeNet5, WideResNet
 
 SLACK = 1.5  # of the MAC ratio
@@ -60,7 +61,7 @@ class Row:
 def cases(quick: bool) -> list[Case]:
     """WRN has one round at batch 256: its dense form takes half a minute on one thread."""
     torch.manual_seed(0)
-    digits = l0arm.lab.data.mnist_mini().test_images[:256, None].float() / 255
+    digits = mnist_mini().test_images[:256, None].float() / 255
     few = 3 if quick else 9
     small = {1: Plan(few, 200, seconds=10), 256: Plan(few, 10, seconds=10)}
     large = {1: Plan(1 if quick else 5, 1 if quick else 3, warm=1)}

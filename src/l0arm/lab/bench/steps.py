@@ -19,6 +19,7 @@ import l0arm
 from l0arm.lab.bench import states
 from l0arm.lab.bench.networks import PlainLeNet5, PlainMLP, PlainWideResNet
 from l0arm.lab.bench.timing import Contestant, Plan, interleave
+from l0arm.lab.data import mnist_mini
 from l0arm.models import MLP, LeNet5, WideResNet
 
 LR = 1e-8
@@ -159,7 +160,7 @@ def wrn(batch: int = 16) -> Network:
 
 def digits() -> list[Batch]:
     """A few batches, so that no step sees the digits of the step before."""
-    data = l0arm.lab.data.mnist_mini()
+    data = mnist_mini()
     images, labels = data.train_images[:1000].float() / 255, data.train_labels[:1000]
     return list(zip(images.view(10, 100, 1, 28, 28), labels.view(10, 100), strict=True))
 

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from l0arm.files import write_json, write_text
 from l0arm.lab.bench import run
 from l0arm.lab.bench.deployed import deployed_text, measure
 from l0arm.lab.cli.console import say, say_json
@@ -16,7 +17,6 @@ from l0arm.lab.cli.forms import forms_of
 from l0arm.lab.cli.options import DataDir, Json, OutsideMethod
 from l0arm.lab.cli.outside import use_outside
 from l0arm.lab.runs.errors import UserError, nearest
-from l0arm.lab.runs.files import replacing, write_json
 from l0arm.lab.tables.bench_record import bench_file
 
 
@@ -70,8 +70,7 @@ def bench(
         batches, counts = batch or [1, 16, 256], threads or [1, 2]
         result = measure(forms, found.example, batches=batches, threads=counts, quick=quick)
     stem.mkdir(parents=True, exist_ok=True)
-    with replacing(files[0]) as file:
-        file.write(deployed_text(result).encode())
+    write_text(files[0], deployed_text(result))
     write_json(files[1], result)
     if as_json:
         say_json(result)

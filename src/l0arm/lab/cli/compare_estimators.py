@@ -14,12 +14,12 @@ from rich.progress import Progress
 from rich.table import Table
 
 from l0arm.estimators import ESTIMATORS
+from l0arm.files import write_json, write_text
 from l0arm.lab import plots
 from l0arm.lab.cli.console import say
 from l0arm.lab.cli.loading import load_data
 from l0arm.lab.cli.options import DataDir, Quiet
 from l0arm.lab.runs.errors import UserError, nearest
-from l0arm.lab.runs.files import replacing, write_json
 from l0arm.lab.tables import estimator_table as measured
 from l0arm.lab.tables.markdown import grid
 
@@ -143,8 +143,7 @@ def _write(title: str, command: str, lines: Sequence[measured.Line], stem: Path)
     """The table as text and data, and the picture."""
     paths = [stem.with_suffix(suffix) for suffix in (".md", ".json", ".png")]
     text = "\n".join(grid(COLUMNS, _cells(lines)))
-    with replacing(paths[0]) as file:
-        file.write(f"# {title}\n\n    {command}\n\n{text}\n".encode())
+    write_text(paths[0], f"# {title}\n\n    {command}\n\n{text}\n")
     write_json(
         paths[1], {"problem": title, "command": command, "lines": [asdict(x) for x in lines]}
     )

@@ -11,13 +11,13 @@ from typing import Annotated, Any
 
 import typer
 
+from l0arm.files import write_json, write_text
 from l0arm.lab import plots
 from l0arm.lab.cli.console import say
 from l0arm.lab.cli.options import Quiet
 from l0arm.lab.recipes.recipe import Recipe
 from l0arm.lab.runs import records
 from l0arm.lab.runs.errors import UserError
-from l0arm.lab.runs.files import replacing, write_json
 from l0arm.lab.runs.folder import RunFolder
 from l0arm.lab.tables.markdown import grid
 from l0arm.lab.tables.survivors import Overlap, overlap, survivors
@@ -83,8 +83,7 @@ def runs(
     lines = [f"# {title}", "", f"    {_command(run, out, title)}", "", *_text(compared, pairs)]
     paths = [out.with_name(out.name + ending) for ending in (".md", ".json", ".png")]
     out.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(paths[0]) as file:
-        file.write("\n".join([*lines, ""]).encode())
+    write_text(paths[0], "\n".join([*lines, ""]))
     write_json(paths[1], {"title": title, **_values(compared, pairs)})
     say("\n".join(lines), quiet=quiet)
     say(f"wrote {', '.join(map(str, _drawn(compared, paths, title)))}", quiet=quiet)

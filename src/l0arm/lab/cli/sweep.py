@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from l0arm.files import write_json, write_text
 from l0arm.lab import plots
 from l0arm.lab.cli.console import say, say_json
 from l0arm.lab.cli.deployed import Force, check_absent
@@ -16,7 +17,6 @@ from l0arm.lab.cli.loading import load_data
 from l0arm.lab.cli.options import DataDir, Json, OutsideMethod, Run
 from l0arm.lab.cli.outside import use_outside
 from l0arm.lab.runs.errors import UserError
-from l0arm.lab.runs.files import replacing, write_json
 from l0arm.lab.runs.folder import RunFolder
 from l0arm.lab.runs.sweeping import SweepPoint
 from l0arm.lab.runs.sweeping import sweep as swept
@@ -78,9 +78,7 @@ def _lines(points: Sequence[SweepPoint]) -> list[str]:
 def _write(paths: Sequence[Path], title: str, points: Sequence[SweepPoint]) -> None:
     table, data, picture = paths
     table.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(table) as file:
-        file.write(
-            "\n".join([f"# {title}: a sweep of thresholds", "", *_lines(points), ""]).encode()
-        )
+    lines = [f"# {title}: a sweep of thresholds", "", *_lines(points), ""]
+    write_text(table, "\n".join(lines))
     write_json(data, {"title": title, "points": [asdict(point) for point in points]})
     plots.save(plots.cost_curve(points, title=title), picture)

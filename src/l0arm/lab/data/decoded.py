@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
+from l0arm.files import replacing
 from l0arm.lab.data.parts import Part
-from l0arm.lab.data.storage import replacing
 
 __all__ = ["decoded_once"]
 
@@ -42,6 +42,7 @@ def _read(path: Path) -> Part | None:
 
 
 def _write(path: Path, part: Part) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as temporary, temporary.open("wb") as file:
         np.savez(file, images=part.images, labels=part.labels, sha256=np.array(_digest(part)))
 

@@ -5,11 +5,12 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
+from l0arm.files import replacing
 from l0arm.lab.data.digests import check_digest
 from l0arm.lab.data.errors import DataError
 from l0arm.lab.data.progress import Progress
 from l0arm.lab.data.releases import Release
-from l0arm.lab.data.storage import LIMIT, read_content, replacing
+from l0arm.lab.data.storage import LIMIT, read_content
 
 __all__ = ["download_release"]
 
@@ -22,6 +23,7 @@ def download_release(release: Release, mirror: str, folder: Path, progress: Prog
 
     IDX files are published as .gz and kept decompressed.
     """
+    folder.mkdir(parents=True, exist_ok=True)
     if release.archive is not None:
         with replacing(folder / release.archive.name) as temporary:
             _download(f"{mirror}{release.archive.name}", temporary, progress)

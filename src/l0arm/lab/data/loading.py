@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
+from l0arm.files import default_cache
 from l0arm.lab.data.catalogue import CATALOGUE
 from l0arm.lab.data.dataset import Dataset
 from l0arm.lab.data.downloading import download_release
@@ -18,7 +19,6 @@ from l0arm.lab.data.mini import mnist_mini
 from l0arm.lab.data.npm import fetch_from_npm
 from l0arm.lab.data.progress import Progress, silent
 from l0arm.lab.data.releases import Entry
-from l0arm.lab.data.storage import default_cache
 
 __all__ = ["DATASETS", "load_dataset"]
 

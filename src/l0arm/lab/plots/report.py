@@ -9,8 +9,9 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from l0arm.files import write_text
 from l0arm.lab.plots.markup import Markup, joined, tag
-from l0arm.lab.plots.saving import rendered, write_whole
+from l0arm.lab.plots.saving import rendered
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -80,7 +81,8 @@ def page(title: str, sections: Sequence[Section], subtitle: str = "") -> str:
 
 def write_page(path: Path, html: str) -> None:
     """Write the page, whole or not at all."""
-    write_whole(path, html.encode())
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_text(path, html)
 
 
 def _style() -> str:

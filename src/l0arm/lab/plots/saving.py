@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import io
-import os
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from l0arm.files import write_bytes
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -23,7 +23,8 @@ def save(figure: Figure, path: Path) -> None:
             f"cannot draw {path.name}: a figure is written as .png, .svg or .pdf; "
             f"got {path.suffix or 'no suffix'}"
         )
-    write_whole(path, rendered(figure, kind))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_bytes(path, rendered(figure, kind))
 
 
 def rendered(figure: Figure, kind: str) -> bytes:
@@ -34,20 +35,3 @@ def rendered(figure: Figure, kind: str) -> bytes:
     with matplotlib.rc_context({"svg.hashsalt": "l0arm"}):
         figure.savefig(file, format=kind, metadata=UNDATED[kind])
     return file.getvalue()
-
-
-def write_whole(path: Path, data: bytes) -> None:
-    """Replace the file at once, so that no reader sees half of it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    temporary = Path(name)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.chmod(0o644)  # mkstemp makes files that only their owner may read
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise

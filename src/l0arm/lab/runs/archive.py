@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 from pathlib import Path
 
-from l0arm.lab.runs.files import replacing
+from l0arm.files import write_bytes
 from l0arm.lab.runs.folder import RunFolder
 
 
@@ -13,9 +13,7 @@ def archive(run: RunFolder, target: Path) -> Path:
     """Copy what tables and figures need; the checkpoints stay behind."""
     target.mkdir(parents=True, exist_ok=True)
     for name in ("recipe.json", "environment.json", "result.json"):
-        with replacing(target / name) as file:
-            file.write((run.path / name).read_bytes())
+        write_bytes(target / name, (run.path / name).read_bytes())
     packed = gzip.compress(run.records.read_bytes(), mtime=0)  # the same bytes every time
-    with replacing(target / f"{run.records.name}.gz") as file:
-        file.write(packed)
+    write_bytes(target / f"{run.records.name}.gz", packed)
     return target

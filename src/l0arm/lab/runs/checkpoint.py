@@ -17,8 +17,8 @@ from typing import Any
 from safetensors.torch import load, save
 from torch import Tensor
 
+from l0arm.files import write_bytes, write_json
 from l0arm.lab.runs.errors import UserError
-from l0arm.lab.runs.files import replacing, write_json
 
 SCHEMA = 1
 KEEP = 2  # the newest, and the one before it should the newest be damaged
@@ -30,8 +30,7 @@ def save_checkpoint(folder: Path, number: int, state: dict[str, Any]) -> None:
     tensors: dict[str, Tensor] = {}
     tree = _taken_apart(state, "", tensors)
     data = save(tensors)
-    with replacing(_tensors(folder, number)) as file:
-        file.write(data)
+    write_bytes(_tensors(folder, number), data)
     checksum = hashlib.sha256(data).hexdigest()
     write_json(_tree(folder, number), {"schema": SCHEMA, "sha256": checksum, "state": tree})
     for old in list(_numbers(folder))[KEEP:]:

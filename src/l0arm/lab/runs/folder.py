@@ -16,9 +16,9 @@ import numpy
 import torch
 
 import l0arm
+from l0arm.files import remove_leftovers, write_json
 from l0arm.lab.recipes.recipe import Recipe, parse_recipe
 from l0arm.lab.runs.errors import UserError
-from l0arm.lab.runs.files import remove_leftovers, write_json
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from l0arm.files import write_bytes
 from l0arm.lab.runs.errors import UserError
-from l0arm.lab.runs.files import replacing
 
 
 @dataclass(frozen=True)
@@ -73,8 +73,7 @@ def keep_until(path: Path, epoch: int) -> None:
     if not path.exists():
         return
     kept = [line for line in path.read_bytes().splitlines() if _epoch(line) <= epoch]
-    with replacing(path) as file:
-        file.writelines(line + b"\n" for line in kept)
+    write_bytes(path, b"".join(line + b"\n" for line in kept))
 
 
 def read(path: Path) -> list[EpochRecord]:

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from l0arm.costs import FlopsMeter
 from l0arm.distributed import ProcessLost, Team, noticing_losses
+from l0arm.files import write_json
 from l0arm.gating import Gated, NonFiniteLoss
 from l0arm.lab.data import Dataset, batches, crop_and_flip, shift
 from l0arm.lab.recipes.recipe import Recipe
@@ -25,7 +26,6 @@ from l0arm.lab.runs import records
 from l0arm.lab.runs.device import check_scale, device_of, moved, precision_of
 from l0arm.lab.runs.distillation import lesson_of
 from l0arm.lab.runs.errors import RunFailed
-from l0arm.lab.runs.files import write_json
 from l0arm.lab.runs.fingerprint import fingerprint
 from l0arm.lab.runs.folder import RunFolder
 from l0arm.lab.runs.interruption import stoppable

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from l0arm.lab.runs.files import replacing
+from l0arm.files import write_text
 from l0arm.lab.tables.markdown import grid
 from l0arm.lab.tables.outcomes import Outcome
 from l0arm.lab.tables.tables import Row, Table
@@ -107,8 +107,7 @@ def write_table(table: Table, folder: Path) -> tuple[Path, Path]:
     folder.mkdir(parents=True, exist_ok=True)
     paths = (folder / f"table{table.number}.md", folder / f"table{table.number}.json")
     for path, text in zip(paths, (to_markdown(table), to_json(table)), strict=True):
-        with replacing(path) as file:
-            file.write(text.encode())
+        write_text(path, text)
     return paths
 
 
