@@ -1,4 +1,4 @@
-"""Make src/l0arm/data/mini/mnist_mini.npz from MNIST's t10k files.
+"""Make src/l0arm/lab/data/mini/mnist_mini.npz from MNIST's t10k files.
 
     python scripts/make_mnist_mini.py --data-dir DIR
 
@@ -19,7 +19,7 @@ from l0arm.lab.data.mini import content_sha256
 
 Bytes = npt.NDArray[np.uint8]
 
-OUT = Path(__file__).parents[1] / "src/l0arm/data/mini/mnist_mini.npz"
+OUT = Path(__file__).parents[1] / "src/l0arm/lab/data/mini/mnist_mini.npz"
 TRAIN_SHARE = 0.8
 SEED = 0
 SHA256 = {

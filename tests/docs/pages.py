@@ -95,3 +95,9 @@ def _arguments(line: str) -> list[str]:
 def links(page: str) -> list[str]:
     """Links to files, without the place within them."""
     return re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", FENCE.sub("", page))
+
+
+def documented_modules() -> list[str]:
+    """The modules that have a page in the API reference, by the titles of the pages."""
+    texts = [page for name, page in PAGES.items() if name.startswith("docs/api/")]
+    return [found[1] for text in texts if (found := re.match(r"# (l0arm[\w.]*)\n", text))]

@@ -1,14 +1,17 @@
 """The site is built without a warning, from these files alone; a broken link fails it."""
 
+import importlib
 import importlib.util
 import shutil
 import subprocess
 import sys
+import zlib
+from inspect import isclass, isroutine
 from pathlib import Path
 from types import ModuleType
 
 import pytest
-from tests.docs.pages import ROOT
+from tests.docs.pages import ROOT, documented_modules
 
 NEEDED = "needs pip install 'l0arm[docs]'"
 
@@ -20,38 +23,63 @@ def build(source: Path, target: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
-    for package in ("mkdocs", "material", "latex2mathml"):
+    for package in ("mkdocs", "material", "mkdocstrings", "latex2mathml"):
         if importlib.util.find_spec(package) is None:
             pytest.skip(NEEDED)
     source = tmp_path / "source"
     shutil.copytree(ROOT / "docs", source / "docs")
     shutil.copytree(ROOT / "scripts", source / "scripts")
     shutil.copy(ROOT / "mkdocs.yml", source)
+    (source / "src").symlink_to(ROOT / "src")  # the API pages read docstrings
     return source
 
 
+def entries(site: Path) -> set[str]:
+    """The names that have an entry on the API pages."""
+    packed = (site / "objects.inv").read_bytes().split(b"\n", 4)[4]
+    return {line.split()[0] for line in zlib.decompress(packed).decode().splitlines()}
+
+
+def public_names(module: str) -> list[str]:
+    """The classes and functions that a module exports."""
+    loaded = importlib.import_module(module)
+    names = getattr(loaded, "__all__", [])
+    return [name for name in names if isroutine(x := getattr(loaded, name)) or isclass(x)]
+
+
 def test_the_site_is_built_strictly(copy: Path, tmp_path: Path) -> None:
-    done = build(copy, tmp_path / "site")
+    site = tmp_path / "site"
+    done = build(copy, site)
     assert done.returncode == 0, done.stderr
-    idea = (tmp_path / "site/idea.html").read_text()
+    idea = (site / "idea.html").read_text()
     assert idea.count("<math") >= 10
     assert "arithmatex" not in idea
     assert 'src="http' not in idea
-    assert (tmp_path / "site/search/search_index.json").exists()
+    assert (site / "search/search_index.json").exists()
+
+    found = entries(site)
+    missing = [
+        f"{module}.{name}"
+        for module in documented_modules()
+        for name in public_names(module)
+        if not {f"{module}.{name}", f"l0arm.{name}"} & found  # names of l0arm are on its page
+    ]
+    assert set(missing) <= {"l0arm.lab.data.batches"}  # hidden by the module of that name
+    gates = (site / "api/gates.html").read_text()
+    assert "<blockquote>" not in gates  # doctests are code
 
 
-@pytest.mark.parametrize("link", ["[x](nowhere.md)", "[x](faq.md#no-such-question)"])
-def test_a_broken_link_fails_it(copy: Path, tmp_path: Path, link: str) -> None:
-    (copy / "docs/idea.md").write_text(f"# Idea\n\n{link}\n")
+def test_broken_links_fail_it(copy: Path, tmp_path: Path) -> None:
+    (copy / "docs/idea.md").write_text("# Idea\n\n[x](nowhere.md) [y](faq.md#no-such-question)\n")
     done = build(copy, tmp_path / "site")
     assert done.returncode != 0
-    assert "idea.md" in done.stderr
+    assert "nowhere.md" in done.stderr
+    assert "no-such-question" in done.stderr
 
 
-@pytest.fixture
-def hook() -> ModuleType:
-    pytest.importorskip("latex2mathml", reason=NEEDED)
-    spec = importlib.util.spec_from_file_location("site_maths", ROOT / "scripts/site_maths.py")
+def script(name: str) -> ModuleType:
+    """A module of scripts/, which is no package."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / f"scripts/{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -59,7 +87,9 @@ def hook() -> ModuleType:
     return module
 
 
-def test_formulas_become_mathml_and_the_rest_stays(hook: ModuleType) -> None:
+def test_formulas_become_mathml_and_the_rest_stays() -> None:
+    pytest.importorskip("latex2mathml", reason=NEEDED)
+    hook = script("site_maths")
     page = (
         '<p>a <span class="arithmatex">\\(\\pi &lt; u\\)</span> b</p>'
         '<div class="arithmatex">\\[\nx^2\n\\]</div><code>\\(no\\)</code>'
@@ -71,3 +101,12 @@ def test_formulas_become_mathml_and_the_rest_stays(hook: ModuleType) -> None:
     assert "&lt;" in made or "&#x0003C;" in made
     assert 'display="block"' in made
     assert made.endswith("<code>\\(no\\)</code>")
+
+
+def test_doctests_become_code_blocks() -> None:
+    pytest.importorskip("griffe", reason=NEEDED)
+    shown = script("site_docstrings").shown
+    bare = "Adds.\n\n>>> 1 + (\n...     1)\n2\n\nText."
+    assert shown(bare) == "Adds.\n\n```pycon\n>>> 1 + (\n...     1)\n2\n```\n\nText."
+    section = "Adds.\n\nExample:\n    >>> 1 + 1\n    2"
+    assert shown(section) == "Adds.\n\nExamples:\n    >>> 1 + 1\n    2"
