@@ -9,6 +9,7 @@ import pytest
 import l0arm
 
 PUBLIC = [
+    "BudgetWarning",
     "Certificate",
     "CertificateError",
     "Course",

@@ -18,8 +18,7 @@ from l0arm.compaction import (
     save,
     shrink,
 )
-from l0arm.costs import expected_flops
-from l0arm.costs.budgeting import fit_threshold
+from l0arm.costs import BudgetWarning, expected_flops, fit_threshold
 from l0arm.gates import HardSigmoid, ScaledSigmoid
 from l0arm.gating import EmptyGroupWarning, Gated, Group, Loss, NonFiniteLoss, Patch, Slice
 from l0arm.methods import Course
@@ -29,6 +28,7 @@ from l0arm.planning import Plan, PlanError, plan
 __version__ = "0.1.0"
 
 __all__ = [
+    "BudgetWarning",
     "Certificate",
     "CertificateError",
     "Course",

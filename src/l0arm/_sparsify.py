@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from l0arm.costs.budgeting import BudgetLike, budget_for
+from l0arm.costs.budget import BudgetLike, budget_for
 from l0arm.equality.example import Example
 from l0arm.gates.threshold import DEFAULT_TAU
 from l0arm.gating import Gated, Group
@@ -84,20 +84,13 @@ def sparsify(
         gated.example = Example.of(example_inputs, example_kwargs, outputs)
         gated.outputs = outputs
         if budget is not None:
-            gated.budget = budget_for(gated, budget, _listed(example_inputs))
+            gated.budget = budget_for(gated, budget)
     return gated
 
 
 def _with(options: Mapping[str, Any], **given: Any) -> dict[str, Any]:
     """The options, with those that are given."""
     return {**options, **{name: value for name, value in given.items() if value is not None}}
-
-
-def _listed(inputs: Sequence[Any] | Any) -> Sequence[Any]:
-    """Example inputs as a sequence; a single tensor is one input."""
-    if inputs is None:
-        return ()
-    return inputs if isinstance(inputs, list | tuple) else (inputs,)
 
 
 def _groups(

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from l0arm import Gated, Group, Slice, sparsify
-from l0arm.costs import count_flops, expected_flops
+from l0arm.costs import FlopsMeter, count_flops, expected_flops
 from l0arm.methods import l0
 from l0arm.models import MLP, LeNet5, WideResNet
 
@@ -51,6 +51,19 @@ def test_dense_flops_of_lenet(lenet: Gated) -> None:
 
 def test_dense_flops_of_the_mlp(mlp: Gated) -> None:
     assert expected_flops(mlp, IMAGE).dense == flops_of_mlp(784, 300, 100) == 532_400
+
+
+@pytest.mark.parametrize("given", [{"example_inputs": IMAGE}, {"example_kwargs": {"x": IMAGE}}])
+def test_without_inputs_the_stored_example_is_used(given: dict[str, Any]) -> None:
+    gated = sparsify(LeNet5(), lam=0.0, **given)
+    assert expected_flops(gated) == expected_flops(gated, IMAGE) == FlopsMeter(gated)()
+    more = IMAGE.expand(3, -1, -1, -1)
+    assert expected_flops(gated, more).dense == 3 * expected_flops(gated).dense  # given ones count
+
+
+def test_without_inputs_and_example_the_error_names_the_way_out(lenet: Gated) -> None:
+    with pytest.raises(ValueError, match=r"expected_flops\(gated, x\), or give example_inputs"):
+        expected_flops(lenet)
 
 
 def test_flops_grow_with_the_batch(lenet: Gated) -> None:

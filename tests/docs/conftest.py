@@ -20,7 +20,7 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     # The time of this thread, which other programs do not prolong.
-    monkeypatch.setattr("l0arm.costs.latency_pricing.wall_clock", lambda device: time.thread_time)
+    monkeypatch.setattr("l0arm.costs.latency_model.wall_clock", lambda device: time.thread_time)
     few = MnistMini(*(part[:200] for part in mini.mnist_mini()))  # training takes a moment
     for module in (data, mini):
         monkeypatch.setattr(module, "mnist_mini", lambda: few)

@@ -16,7 +16,7 @@ from tests.docs.pages import CORE, EXTRA_OF, PAGES, Fence, modules, packages, py
 from torch import nn
 
 from l0arm import EmptyGroupWarning
-from l0arm.costs.latency_pricing import LatencyWarning
+from l0arm.costs import LatencyWarning
 
 WITH_CODE = [name for name, page in PAGES.items() if python_blocks(page)]
 

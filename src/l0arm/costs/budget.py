@@ -1,30 +1,77 @@
-"""A budget instead of lambda: a multiplier that rises until the expected cost fits.
+"""A budget instead of lambda: a limit on the expected cost, and how training keeps to it.
 
 Minimise the data loss subject to E[cost] <= target. The multiplier of the constraint follows its
-violation by dual ascent, outside the user's optimizer; a part proportional to the violation keeps
-it from swinging (the augmented Lagrangian).
+violation by dual ascent, outside the user's optimizer. A part proportional to the violation damps
+its oscillation (the augmented Lagrangian).
 """
 
 from __future__ import annotations
 
 import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from l0arm.costs.cost import ExpectedCost
+from l0arm.costs.expectation import Cost, parameter_cost
+from l0arm.costs.flops import flop_cost
+from l0arm.costs.latency_model import latency_cost
 from l0arm.gates.precision import Precise
+from l0arm.gating import Gated
+
+Amount = str | float
+BudgetLike = Amount | Mapping[str, Amount]
 
 
 class BudgetWarning(UserWarning):
-    """The expected cost does not move towards the budget fast enough."""
+    """The expected cost does not approach the budget fast enough."""
 
 
-class Budget(Precise):
+class Constraint(Precise, ABC):
+    """A limit on the expected cost of a gated network: the contract of ``gated.budget``.
+
+    ``Gated.penalty`` adds its value to the penalties, and ``Gated.loss`` calls ``ascend`` once per
+    training step. It is a module, so that its state is saved and moved with the network.
+    """
+
+    @abstractmethod
+    def forward(self, open_probability: Tensor) -> Tensor:
+        """The penalty for given open probabilities of all gates, a differentiable scalar."""
+
+    @abstractmethod
+    def ascend(self, open_probability: Tensor) -> None:
+        """Update the multiplier: one step of dual ascent."""
+
+    @abstractmethod
+    def fits(self, z: Tensor) -> bool:
+        """Whether the network with these gates, 0 or 1, keeps to the limit."""
+
+
+class Budget(Constraint):
     """``mu (E[cost] - target)``, both as shares of the dense cost, with mu >= 0 by dual ascent.
 
-    For the first ``warmup`` steps the target comes down in a line from 1: the network learns before
-    it shrinks. ``what`` names the cost in messages.
+    For the first ``warmup`` steps the target falls linearly from 1, so that the network learns
+    before it shrinks. ``sparsify(..., budget="40%")`` makes one.
+
+    Args:
+        cost: The expected cost that is limited.
+        target: The limit, as a share of the dense cost.
+        what: The name of the cost in messages.
+        warmup: Steps until the target is reached.
+        rate: Step size of the dual ascent.
+        gain: Weight of the part of mu that is proportional to the present violation.
+        patience: Steps between two checks of whether the cost still falls.
+
+    Example:
+        >>> import l0arm
+        >>> gated = l0arm.sparsify(l0arm.models.MLP((6, 4, 2)), budget="60%")
+        >>> gated.budget
+        Budget(parameters <= 60.0 %)
+        >>> gated.budget.cost.dense
+        38.0
     """
 
     integral: Tensor
@@ -33,7 +80,7 @@ class Budget(Precise):
 
     def __init__(
         self,
-        cost: ExpectedCost,
+        cost: Cost,
         target: float,
         *,
         what: str = "parameters",
@@ -49,25 +96,24 @@ class Budget(Precise):
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
         self.register_buffer("earlier", torch.ones(()))
 
-    def forward(self, pi: Tensor) -> Tensor:
-        """The penalty at the present gates; its gradient is mu times that of the cost."""
-        share = self.cost(pi) / self.cost.dense
+    def forward(self, open_probability: Tensor) -> Tensor:
+        """The penalty; its gradient is mu times that of the cost."""
+        share = self.cost(open_probability) / self.cost.dense
         excess = share - self.target_now()
-        return self.multiplier(excess.detach()) * excess
-
-    def multiplier(self, excess: Tensor) -> Tensor:
-        """mu: what the past violations add up to, and a part of the present one."""
-        return (self.integral.to(excess) + self.gain * excess).clamp(min=0.0)
+        # mu: the sum of the past violations, and a part of the present one
+        present = excess.detach()
+        multiplier = (self.integral.to(present) + self.gain * present).clamp(min=0.0)
+        return multiplier * excess
 
     def target_now(self) -> float:
-        """Where the cost should be at this step."""
+        """The target at this step of the warm-up."""
         done = min(1.0, int(self.steps) / self.warmup) if self.warmup else 1.0
         return 1.0 - (1.0 - self.target) * done
 
     @torch.no_grad()
-    def ascend(self, pi: Tensor) -> None:
+    def ascend(self, open_probability: Tensor) -> None:
         """One step of dual ascent; call it once for each step of training."""
-        share = self.cost(pi) / self.cost.dense
+        share = self.cost(open_probability) / self.cost.dense
         self.integral.add_(self.rate * (share - self.target_now())).clamp_(min=0.0)
         self.steps += 1
         if int(self.steps) % self.patience == 0:
@@ -75,7 +121,7 @@ class Budget(Precise):
             self.earlier.copy_(share)
 
     def _warn_if_stuck(self, share: float) -> None:
-        """Say early that the target will not be reached."""
+        """Warn early that the target will not be reached."""
         missing, gained = share - self.target, float(self.earlier) - share
         if int(self.steps) > self.warmup and missing > 0.02 and gained < 0.1 * missing:
             warnings.warn(
@@ -87,5 +133,167 @@ class Budget(Precise):
                 stacklevel=5,
             )
 
+    def fits(self, z: Tensor) -> bool:
+        """Whether the network with these gates, 0 or 1, costs at most the target."""
+        exact = z.double()  # sums beyond 2^24 are exact
+        return float(self.cost(exact)) <= self.target * self.cost.dense
+
     def extra_repr(self) -> str:
         return f"{self.what} <= {100 * self.target:.1f} %"
+
+
+@dataclass(frozen=True)
+class CostKind:
+    """A kind of cost that a budget can limit."""
+
+    name: str  # in messages
+    build: Callable[[Gated], Cost]
+    unit: str = ""  # amounts are written with it, such as "0.8 ms"; without one they are numbers
+
+    def read(self, amount: Amount) -> tuple[float, bool]:
+        """A number, and whether it is a share of the dense cost; otherwise it is an amount.
+
+        >>> CostKind("FLOPs", parameter_cost).read("40%")
+        (0.4, True)
+        >>> CostKind("FLOPs", parameter_cost).read(2e8)
+        (200000000.0, False)
+        >>> CostKind("milliseconds", parameter_cost, unit="ms").read("0.8 ms")
+        (0.8, False)
+        """
+        try:
+            if isinstance(amount, str):
+                text = amount.strip()
+                if text.endswith("%"):
+                    return float(text.removesuffix("%")) / 100, True
+                if self.unit and text.endswith(self.unit):
+                    return float(text.removesuffix(self.unit)), False
+            elif not self.unit:  # with a unit, 0.8 could mean 80 % or 0.8 ms
+                return float(amount), 0 < amount <= 1
+        except ValueError:
+            pass
+        forms = "neither like '40%' nor a number"
+        if self.unit:
+            forms = (
+                f"neither a share like '50%' nor an amount like '0.8 {self.unit}', both in quotes"
+            )
+        raise ValueError(f"budget {amount!r} is {forms}")
+
+
+def _flop_cost(gated: Gated) -> Cost:
+    example = gated.example
+    if example is None or not (example.args or example.kwargs):
+        raise ValueError(
+            "a budget of FLOPs needs example_inputs=(x,), or example_kwargs={'x': x}, to count "
+            "them on"
+        )
+    return flop_cost(gated, example)
+
+
+def _latency_cost(gated: Gated) -> Cost:
+    if gated.example is None:
+        raise ValueError(
+            "a budget of latency needs example_inputs=(x,): the batch whose latency counts"
+        )
+    return latency_cost(gated, gated.example)
+
+
+KINDS = {
+    "params": CostKind("parameters", parameter_cost),
+    "flops": CostKind("FLOPs", _flop_cost),
+    "latency": CostKind("milliseconds", _latency_cost, unit="ms"),
+}
+
+
+def budget_for(gated: Gated, budget: BudgetLike, **options: Any) -> Budget:
+    """The budget of a gated model from what a user writes: "40%", {"flops": 2e8}, {"latency": ...}.
+
+    FLOPs and latency are those of ``gated.example``. A limit that the floors of the groups and the
+    layers without gates do not allow is refused.
+
+    >>> from l0arm._sparsify import sparsify
+    >>> from l0arm.models import LeNet5
+    >>> budget_for(sparsify(LeNet5(), lam=0.0), "40%")
+    Budget(parameters <= 40.0 %)
+    """
+    limits = budget if isinstance(budget, Mapping) else {"params": budget}
+    if len(limits) != 1 or next(iter(limits)) not in KINDS:
+        raise ValueError(
+            f"budget must limit one of {', '.join(KINDS)}, e.g. {{'flops': '40%'}}; got {budget!r}"
+        )
+    what, amount = next(iter(limits.items()))
+    kind = KINDS[what]
+    number, is_share = kind.read(amount)
+    if not gated.gates.open_probability.requires_grad:
+        raise ValueError(
+            "the method's gates have no probability to pull at, so a budget cannot steer it; use "
+            "an L0 method, e.g. method='l0-disarm'"
+        )
+    cost = kind.build(gated)
+    share = number if is_share else number / cost.dense
+    if not 0.0 < share <= 1.0:
+        dense = f"{cost.dense:.4g}" if kind.unit else f"{cost.dense:,.0f}"
+        raise ValueError(
+            f"budget {amount!r} is {100 * share:.4g} % of the dense network's {kind.name} "
+            f"({dense}); it must lie above 0 and at most at 100 %"
+        )
+    least = cost.least() / cost.dense
+    if share < least:
+        raise ValueError(
+            f"a budget of {100 * share:.4g} % of the {kind.name} cannot be reached: with as few "
+            f"units open as each group allows, {100 * least:.4g} % remain; gate more layers or "
+            "raise the budget"
+        )
+    return Budget(cost, share, what=kind.name, **options)
+
+
+def fit_threshold(gated: Gated) -> float:
+    """Set ``gated.threshold`` so that the deterministic network fits the budget.
+
+    While gates are undecided, the deterministic network differs from the expected one. Of all
+    thresholds that fit, the one that leaves most is taken.
+
+    Args:
+        gated: A network with a budget.
+
+    Returns:
+        The threshold tau (Eq. 14).
+
+    Raises:
+        ValueError: The model has no budget, or no threshold fits it.
+
+    Example:
+        >>> import l0arm
+        >>> gated = l0arm.sparsify(l0arm.models.MLP((6, 4, 2)), budget="50%")
+        >>> _ = torch.nn.init.uniform_(gated.phi, -0.3, 0.3)
+        >>> tau = fit_threshold(gated)
+        >>> sum(p.numel() for p in gated.compact().parameters()) <= 0.5 * 38
+        True
+    """
+    budget = gated.budget
+    if not isinstance(budget, Constraint):
+        raise ValueError("the model has no budget; give one to sparsify(..., budget='40%')")
+
+    def fits(tau: float) -> bool:
+        gated.threshold = tau
+        return budget.fits(gated.deterministic() != 0)
+
+    before, candidates = gated.threshold, _thresholds(gated.gates.open_probability.detach())
+    low, high = 0, len(candidates) - 1
+    while low < high:  # the cost falls as tau rises
+        middle = (low + high) // 2
+        low, high = (low, middle) if fits(candidates[middle]) else (middle + 1, high)
+    if not fits(candidates[low]):
+        gated.threshold = before
+        raise ValueError(
+            f"no threshold makes the network fit the budget, {budget.extra_repr()}: gates "
+            "that are open for sure or close by themselves (l0-hc) heed none, and floors keep "
+            "units open; train longer, or with a higher gate_lr"
+        )
+    return candidates[low]
+
+
+def _thresholds(pi: Tensor) -> list[float]:
+    """All thresholds that matter, from one below every gate to one above them, sorted."""
+    levels = torch.unique(pi.clamp(1e-6, 1 - 1e-6)).double()
+    between = ((levels[1:] + levels[:-1]) / 2).tolist()
+    return [float(levels[0]) / 2, *between, float(levels[-1])]

@@ -1,8 +1,7 @@
-"""Expected floating point operations, in training and at inference (Sec. 5.2).
+"""Floating point operations: counted on a dense network, expected under the gates (Sec. 5.2).
 
-The gates are independent, so the expected size of a layer is the product of the expected open
-rows and columns of its weight (``costs/expectation.py``), and its expected FLOPs are that share of
-its dense ones.
+Gates are independent, so the expected FLOPs of a layer are its dense FLOPs times the expected open
+share of its weight (``expectation.py``).
 """
 
 from __future__ import annotations
@@ -11,22 +10,46 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from l0arm.costs.expectation import expected_share
+from l0arm.costs.expectation import ExpectedCost, expected_share
+from l0arm.equality.example import Example
 from l0arm.equality.modes import in_eval
 from l0arm.gating import Gated
 from l0arm.gating.layout import named_tensors
 
 
+def count_flops(model: nn.Module, *inputs: Any) -> int:
+    """Count the FLOPs of one forward pass of a plain model, 2 per multiply-add.
+
+    Args:
+        model: Any module. It runs once, in eval mode.
+        inputs: Its inputs; a batch counts with all its examples.
+
+    Returns:
+        The number of floating point operations.
+
+    Example:
+        >>> count_flops(nn.Linear(4, 3), torch.zeros(1, 4))
+        24
+    """
+    with in_eval(model), torch.no_grad(), FlopCounterMode(display=False) as counter:
+        model(*inputs)
+    return int(counter.get_total_flops())
+
+
 @dataclass(frozen=True)
 class ExpectedFlops:
-    """FLOPs (2 per multiply-add) for the given input.
+    """FLOPs of a gated network, 2 per multiply-add, for the inputs they were counted on.
 
-    ``inference`` is one forward pass under the gates, ``training`` all forward passes of a step, as
-    the paper counts; ``step`` adds the backward pass at twice a forward. An estimator that cannot
-    drop closed units trains at the dense cost.
+    An estimator that cannot drop closed units trains at the dense cost.
+
+    Attributes:
+        dense: One forward pass with all gates open.
+        inference: One forward pass under the gates.
+        training: All forward passes of a training step, as the paper counts.
+        step: The same with the backward passes, each at twice a forward pass.
     """
 
     dense: float
@@ -36,16 +59,62 @@ class ExpectedFlops:
 
 
 def expected_flops(gated: Gated, *inputs: Any, **kwargs: Any) -> ExpectedFlops:
-    """E[FLOPs] under the gates at the present phi."""
+    """Compute E[FLOPs] under the gates at the current phi.
+
+    Args:
+        gated: The gated network.
+        inputs: Inputs of the model to count on. Without any, the example inputs that ``sparsify``
+            was given are used.
+        kwargs: Inputs of the model by name.
+
+    Returns:
+        The dense FLOPs and the expected ones, at inference and in training.
+
+    Raises:
+        ValueError: There are no inputs, or the estimator has no fixed number of passes per step.
+
+    Example:
+        >>> import l0arm
+        >>> model = l0arm.models.MLP((6, 4, 2))
+        >>> gated = l0arm.sparsify(model, lam=0.0, example_inputs=torch.zeros(1, 6))
+        >>> expected_flops(gated).dense
+        64.0
+    """
     return FlopsMeter(gated, *inputs, **kwargs)()
 
 
 class FlopsMeter:
-    """Counts the dense network once; each call then gives E[FLOPs] at the phi of that moment."""
+    """Counts the dense network once; each call then gives E[FLOPs] at the phi of that moment.
+
+    Args:
+        gated: The gated network.
+        inputs: Inputs of the model to count on, as in :func:`expected_flops`.
+        kwargs: Inputs of the model by name.
+
+    Raises:
+        ValueError: There are no inputs, or the estimator has no fixed number of passes per step.
+
+    Example:
+        >>> import l0arm
+        >>> gated = l0arm.sparsify(l0arm.models.MLP((6, 4, 2)), lam=0.0)
+        >>> meter = FlopsMeter(gated, torch.zeros(1, 6))
+        >>> before = meter().inference
+        >>> _ = gated.phi.data.fill_(-1.0)
+        >>> meter().inference < before
+        True
+    """
 
     def __init__(self, gated: Gated, *inputs: Any, **kwargs: Any) -> None:
         self._gated = gated
-        self._per_module = flops_by_module(gated, *inputs, **kwargs)
+        if inputs or kwargs:
+            self._per_module = _flops_by_module(gated, Example(inputs, kwargs))
+        elif gated.example is not None:
+            self._per_module = _flops_by_module(gated, _on_its_device(gated, gated.example))
+        else:
+            raise ValueError(
+                "FLOPs need inputs to count on, and the model has no example; pass them, "
+                "expected_flops(gated, x), or give example_inputs=(x,) to sparsify"
+            )
         if not gated.method.estimator.forwards:  # type: ignore[attr-defined]
             raise ValueError(
                 f"{type(gated.method.estimator).__name__} evaluates the loss as often as the "
@@ -54,10 +123,9 @@ class FlopsMeter:
             )
 
     def __call__(self) -> ExpectedFlops:
+        """E[FLOPs] at the current phi."""
         gated, estimator = self._gated, cast(Any, self._gated.method.estimator)
-        with torch.no_grad():
-            pi = gated.gates.open_probability
-            shares = {name: _expected_share(gated, name, pi) for name in self._per_module}
+        shares = _expected_shares(gated, list(self._per_module))
         dense = float(sum(self._per_module.values()))
         forward = sum(count * shares[name] for name, count in self._per_module.items())
         each = forward if estimator.drops else dense  # some need the loss at closed units, too
@@ -65,18 +133,31 @@ class FlopsMeter:
         return ExpectedFlops(dense, forward, training, training + 2 * estimator.backwards * each)
 
 
-def count_flops(model: nn.Module, *inputs: Any) -> int:
-    """FLOPs of one forward pass of a plain model."""
-    with in_eval(model), torch.no_grad(), FlopCounterMode(display=False) as counter:
-        model(*inputs)
-    return int(counter.get_total_flops())
+def flop_cost(gated: Gated, example: Example) -> ExpectedCost:
+    """E[FLOPs] of one forward pass: the FLOPs of each module are the price of its weight."""
+    names = {id(p): name for name, p in gated.model.named_parameters()}
+    prices: dict[str, float] = {}
+    constant = 0.0
+    for module, flops in _flops_by_module(gated, _on_its_device(gated, example)).items():
+        own = gated.model.get_submodule(module).parameters(recurse=False)
+        weight = next((p for p in own if p.dim() >= 2), None)
+        if weight is None:
+            constant += flops
+        else:
+            prices[names[id(weight)]] = prices.get(names[id(weight)], 0.0) + flops
+    return ExpectedCost(gated, prices, constant)
 
 
-def flops_by_module(gated: Gated, *inputs: Any, **kwargs: Any) -> dict[str, float]:
+def _on_its_device(gated: Gated, example: Example) -> Example:
+    """The stored example where the model is now: the model may have moved since."""
+    return example.each(lambda tensor: tensor.to(gated.phi.device))
+
+
+def _flops_by_module(gated: Gated, call: Example) -> dict[str, float]:
     """FLOPs of the dense network, split by the module that spends them."""
     model = gated.model
     with in_eval(model), torch.no_grad(), FlopCounterMode(display=False) as counter:
-        model(*inputs, **kwargs)
+        model(*call.args, **call.kwargs)
     root = type(model).__name__
     total = {
         name.removeprefix(root).removeprefix("."): float(sum(ops.values()))
@@ -91,14 +172,18 @@ def flops_by_module(gated: Gated, *inputs: Any, **kwargs: Any) -> dict[str, floa
     return {name: count for name, count in own.items() if count}
 
 
-def _expected_share(gated: Gated, module: str, pi: Tensor) -> float:
-    """E[open share] of the module's weight; 1 for what the gates do not reach."""
-    share = 1.0
+def _expected_shares(gated: Gated, modules: list[str]) -> dict[str, float]:
+    """E[open share] of each module's weights; 1 where no gate acts."""
     tensors = named_tensors(gated.model)  # by identity: a tied weight is cut under all its names
-    cuts = {id(tensors[name]): spec for name, spec in gated.layout.tensors.items()}
-    for parameter in gated.model.get_submodule(module).parameters(recurse=False):
-        spec = cuts.get(id(parameter))
-        if spec is not None and parameter.dim() >= 2:
-            dropped = replace(spec, elementwise=[])  # a single weight saves no operation
-            share *= float(expected_share(gated.layout, dropped, parameter.shape, pi))
-    return share
+    cuts = {id(tensors[name]): cut for name, cut in gated.layout.tensors.items()}
+    shares = dict.fromkeys(modules, 1.0)
+    with torch.no_grad():
+        pi = gated.gates.open_probability
+        for module in modules:
+            for parameter in gated.model.get_submodule(module).parameters(recurse=False):
+                cut = cuts.get(id(parameter))
+                if cut is not None and parameter.dim() >= 2:
+                    dropped = replace(cut, elementwise=[])  # a single weight saves no operation
+                    share = expected_share(gated.layout, dropped, parameter.shape, pi)
+                    shares[module] *= float(share)
+    return shares

@@ -12,7 +12,6 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from l0arm.costs.parameters import Parameters, parameter_count
 from l0arm.estimators import Estimator
 from l0arm.gates import ScaledSigmoid
 from l0arm.gating import Gated
@@ -29,6 +28,7 @@ from l0arm.methods.weight_average import (
     take_average,
     weight_average,
 )
+from l0arm.penalties.parameters import Parameters, parameter_count
 
 Price = Literal["left", "fixed"]
 

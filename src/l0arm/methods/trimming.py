@@ -5,15 +5,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from l0arm.costs.cost import ExpectedCost, parameter_prices
+from l0arm.costs.expectation import Cost, parameter_cost
 from l0arm.gating import Gated
 from l0arm.gating.dead import follow_dead
 
 
 def check_reachable(gated: Gated, at_most: float) -> None:
     """Refuse a size that the groups cannot be trimmed to."""
-    cost = ExpectedCost(gated, parameter_prices(gated))
-    least = cost.least(gated) / cost.dense
+    cost = parameter_cost(gated)
+    least = cost.least() / cost.dense
     if least > at_most:
         raise ValueError(
             f"at_most={at_most:.4g} cannot be reached: with as few units open as each group "
@@ -27,7 +27,7 @@ def trimmed(gated: Gated, z: Tensor, at_most: float) -> Tensor:
     A group keeps its floor, and at least one unit, and all units that would save nothing. Units
     that lose their last path to the output close with those that cut it.
     """
-    cost = ExpectedCost(gated, parameter_prices(gated))
+    cost = parameter_cost(gated)
     limit, left = at_most * cost.dense, _left(cost, z)
     for unit in torch.argsort(gated.phi.detach()).tolist():
         if left <= limit:
@@ -41,7 +41,7 @@ def trimmed(gated: Gated, z: Tensor, at_most: float) -> Tensor:
     return z
 
 
-def _left(cost: ExpectedCost, z: Tensor) -> float:
+def _left(cost: Cost, z: Tensor) -> float:
     with torch.no_grad():
         return float(cost((z > 0).double()))
 

@@ -1,8 +1,8 @@
 """What being open costs."""
 
-from l0arm.costs.parameters import Parameters
 from l0arm.penalties.kl import GateKL
 from l0arm.penalties.norms import L0, L1, L2
+from l0arm.penalties.parameters import Parameters
 from l0arm.penalties.prior import BetaPrior
 from l0arm.penalties.strength import Strength
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from l0arm import Gated, sparsify
-from l0arm.costs.parameters import Parameters
 from l0arm.models import MLP, LeNet5
+from l0arm.penalties import Parameters
 
 
 def gated_mlp(lam: float = 1.0) -> Gated:

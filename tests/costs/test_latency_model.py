@@ -1,4 +1,4 @@
-"""Prices in milliseconds: found where they were planted, kept, and never trusted when damaged."""
+"""Expected latency: planted times are recovered and kept, and damaged files are replaced."""
 
 import json
 import random
@@ -11,18 +11,15 @@ from tests.helpers.ticking import CLOCK, Network, Ticking
 from torch import Tensor, nn
 
 import l0arm
-from l0arm.costs.budget import Budget
-from l0arm.costs.budgeting import fit_threshold
-from l0arm.costs.latency_file import table_file, write_table
-from l0arm.costs.latency_key import latency_key
-from l0arm.costs.latency_pricing import (
+from l0arm.costs.budget import Budget, fit_threshold
+from l0arm.costs.latency_model import (
     LatencyWarning,
-    expected_latency,
+    latency_cost,
     latency_table,
     measured,
     timed_layers,
 )
-from l0arm.costs.latency_table import LatencyTable, LayerTime
+from l0arm.costs.layer_times import LatencyTable, LayerTime, latency_key, table_file, write_table
 from l0arm.equality.example import Example
 from l0arm.gating import Gated, Group, Slice
 from l0arm.models import MLP, LeNet5, WideResNet
@@ -32,16 +29,14 @@ X = torch.zeros(2, 4)
 
 @pytest.fixture(autouse=True)
 def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A cache of this test's own, and a clock that only layers move."""
+    """A temporary cache, and a clock that only layers advance."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr("l0arm.costs.latency_pricing.wall_clock", lambda device: CLOCK)
+    monkeypatch.setattr("l0arm.costs.latency_model.wall_clock", lambda device: CLOCK)
     Ticking.calls.clear()
 
 
 def example(x: Tensor = X) -> Example:
-    made = Example.of(x)
-    assert made is not None
-    return made
+    return Example((x,))
 
 
 def ticking(**options: object) -> Gated:
@@ -67,9 +62,9 @@ def test_planted_times_are_found() -> None:
 
 
 def test_the_expected_latency_is_the_mean_latency_of_the_draws() -> None:
-    """Against the clock itself: the small networks of draws are run, and take what they take."""
+    """Compared with the clock: the compact networks of draws are run and timed."""
     gated = ticking(threshold=0.5)
-    cost = expected_latency(gated, example())
+    cost = latency_cost(gated, example())
     assert cost.dense == pytest.approx(8.625)
     for seed in range(3):
         z = (torch.rand(60, generator=torch.Generator().manual_seed(seed)) < 0.4).float()
@@ -84,7 +79,7 @@ def test_the_expected_latency_is_the_mean_latency_of_the_draws() -> None:
     assert float(cost(pi)) == pytest.approx(float(by_hand))
 
 
-def test_nothing_of_the_users_is_touched() -> None:
+def test_measuring_leaves_the_model_unchanged() -> None:
     gated = ticking()
     gated.model.second.eval()  # frozen, as some do
     modes = [module.training for module in gated.modules()]
@@ -107,7 +102,7 @@ def test_the_hooks_of_the_gates_are_not_timed() -> None:
     gated = ticking()
     Ticking.hooks.clear()
     measured(gated, example(), timed_layers(gated))
-    assert set(Ticking.hooks) == {0, 1}  # the stopwatch's, in one pass of three
+    assert set(Ticking.hooks) == {0, 1}  # those of the stopwatch, in one pass of three
     assert Ticking.hooks.count(0) == 2 * Ticking.hooks.count(1)
 
 
@@ -126,12 +121,12 @@ def test_a_damaged_table_is_measured_again_and_replaced(damage: str) -> None:
     gated = ticking()
     latency_table(gated, example())
     text = kept(gated).read_text()
-    told = json.loads(text)
-    told["layers"]["second"]["weights"] = -4.0
+    record = json.loads(text)
+    record["layers"]["second"]["weights"] = -4.0
     bad = {
         "cut short": text[:-40],
         "another network": text.replace('"digest": "', '"digest": "0'),
-        "negative": json.dumps(told),
+        "negative": json.dumps(record),
     }[damage]
     kept(gated).write_text(bad)
     Ticking.calls.clear()
@@ -154,14 +149,14 @@ def test_layers_with_gates_are_timed_by_their_largest_cut_tensor(make: object) -
 
 
 def test_gathered_inputs_count_for_the_layer_that_reads_them() -> None:
-    """LeNet's flattened inputs are picked by a module around fc1, under its name."""
+    """LeNet's flattened inputs are selected by a module that wraps fc1 under its name."""
     gated = l0arm.sparsify(LeNet5(), lam=0.0)
     table = measured(gated, example(torch.zeros(1, 1, 28, 28)), timed_layers(gated))
     assert list(table.layers) == ["conv1", "conv2", "fc1", "fc2"]
 
 
 class Working(Network):
-    """Between the layers it works on what they give: 3 ms per hundred elements."""
+    """Works on the outputs of its layers: 3 ms per hundred elements."""
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.first(x)
@@ -173,9 +168,9 @@ class Working(Network):
         return x
 
 
-def test_work_on_what_layers_give_goes_with_the_units_that_they_make() -> None:
+def test_work_on_the_output_of_a_layer_grows_with_the_units_it_makes() -> None:
     gated = l0arm.sparsify(Working(), lam=0.0)
-    cost = expected_latency(gated, example())
+    cost = latency_cost(gated, example())
     pi = torch.rand(60, dtype=torch.float64)
     first, second = (float(part.mean()) for part in (pi[:40], pi[40:]))
     layers = 1.375 + 2.0 * first + 4.0 * first * second + 0.75 * second
@@ -184,7 +179,7 @@ def test_work_on_what_layers_give_goes_with_the_units_that_they_make() -> None:
 
 
 class Bent(Network):
-    """Far from a line: only the whole network takes long."""
+    """Not linear: only the dense network takes long."""
 
     def __init__(self, more: float = 300.0) -> None:
         super().__init__()
@@ -195,7 +190,7 @@ class Bent(Network):
         return super().forward(x)
 
 
-def test_times_that_are_no_line_are_told() -> None:
+def test_times_that_are_not_linear_warn() -> None:
     gated = l0arm.sparsify(Bent(), lam=0.0)
     with pytest.warns(LatencyWarning, match=r"is off by up to \d+ % .* the next call measures"):
         table = latency_table(gated, example())
@@ -203,23 +198,23 @@ def test_times_that_are_no_line_are_told() -> None:
     assert not kept(gated).exists()
 
 
-def test_a_share_is_one_of_what_was_measured() -> None:
+def test_shares_refer_to_the_measured_time() -> None:
     gated = l0arm.sparsify(Bent(10.0), lam=0.0)
     with pytest.warns(LatencyWarning):
-        cost = expected_latency(gated, example())
+        cost = latency_cost(gated, example())
     assert cost.dense == pytest.approx(10.0 + 8.625)
-    assert float(cost(torch.ones(60))) < 0.9 * cost.dense  # the line at its end
+    assert float(cost(torch.ones(60))) < 0.9 * cost.dense  # the value of the linear model
 
 
 def test_gates_on_single_weights_save_no_time() -> None:
     model = nn.Sequential(nn.Linear(4, 3))
     gated = l0arm.sparsify(model, [Group("w", 12, reads=(Slice("0.weight", None),))], lam=0.0)
     with pytest.raises(ValueError, match="nothing to pull at: no module"):
-        expected_latency(gated, example())
+        latency_cost(gated, example())
 
 
 def planted(gated: Gated, x: Tensor) -> LatencyTable:
-    """A table of made-up times, put where measured ones are kept."""
+    """Write a table of synthetic times where measured ones are kept."""
     layers = {
         name: LayerTime(tensor, weights=1.0 + number, read=0.25, made=0.5 * number)
         for number, (name, tensor) in enumerate(timed_layers(gated).items())

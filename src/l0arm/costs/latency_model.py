@@ -1,7 +1,7 @@
-"""What the open share of each layer costs in milliseconds, measured on this machine once.
+"""Expected latency of a gated network, from a linear model measured once on this machine.
 
-Copies of the network are compacted at several levels of openness and run in turns;
-``costs/latency_table.py`` fits a linear model to the times of every layer.
+Copies of the network are compacted at several widths and timed in turns. ``layer_times.py`` fits a
+linear model to the times of every layer and keeps it.
 """
 
 from __future__ import annotations
@@ -14,12 +14,18 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from l0arm.costs.cost import ExpectedCost, units_made, units_read
-from l0arm.costs.expectation import expected_share
-from l0arm.costs.latency_file import read_table, table_file, write_table
-from l0arm.costs.latency_key import latency_key
-from l0arm.costs.latency_table import LatencyTable, Network, Openness, fitted
-from l0arm.costs.module_times import module_times, wall_clock
+from l0arm.costs.expectation import ExpectedCost, expected_share, units_made, units_read
+from l0arm.costs.layer_times import (
+    LatencyTable,
+    Network,
+    Openness,
+    fitted,
+    latency_key,
+    read_table,
+    table_file,
+    write_table,
+)
+from l0arm.costs.timing import module_times, wall_clock
 from l0arm.equality.example import Example
 from l0arm.gating import Gated
 from l0arm.gating.cutting import cut, plain_copy, select_inputs
@@ -33,10 +39,10 @@ SEED = 0x10A2
 
 
 class LatencyWarning(UserWarning):
-    """The measured times are far from the line that the budget goes by."""
+    """The measured times deviate much from the linear model that a latency budget uses."""
 
 
-def expected_latency(gated: Gated, example: Example) -> ExpectedCost:
+def latency_cost(gated: Gated, example: Example) -> ExpectedCost:
     """E[latency] in milliseconds on the example, exact under the linear model of the table."""
     table = latency_table(gated, example)
     cost = ExpectedCost(
@@ -46,12 +52,31 @@ def expected_latency(gated: Gated, example: Example) -> ExpectedCost:
         made=table.by_tensor(lambda layer: layer.made),
         read=table.by_tensor(lambda layer: layer.read),
     )
-    cost.dense = table.dense  # a share is one of what was measured, not of the line at its end
+    cost.dense = table.dense  # shares refer to the measured time, not to that of the model
     return cost
 
 
 def latency_table(gated: Gated, example: Example) -> LatencyTable:
-    """The table of this network on this machine: the one that was kept, or measured now."""
+    """Return the layer times of this network on this machine, from the cache or measured now.
+
+    The cache is ``~/.cache/l0arm/latency``, or below ``$XDG_CACHE_HOME`` if that is set. A
+    measurement takes seconds. It leaves the model, its mode and the random numbers unchanged.
+
+    Args:
+        gated: The gated network.
+        example: The inputs whose latency counts, such as ``gated.example``.
+
+    Returns:
+        The table of fitted times.
+
+    Raises:
+        ValueError: The model calls no layer whose size depends on the gates.
+
+    Example:
+        >>> table = latency_table(gated, gated.example)  # doctest: +SKIP
+        >>> table.dense  # doctest: +SKIP
+        1.27
+    """
     tensors = timed_layers(gated)
     digest = latency_key(gated, example)
     path = table_file(digest)
@@ -61,12 +86,19 @@ def latency_table(gated: Gated, example: Example) -> LatencyTable:
         if table.deviation <= TOLERATED:
             write_table(path, digest, table)
         else:
-            _warn_of(table.deviation)
+            warnings.warn(
+                f"the linear model of the latency is off by up to {100 * table.deviation:.0f} % of "
+                "what was measured, so the budget is as inexact; a larger batch in example_inputs "
+                "or a machine with nothing else to do may fit better. These times are not kept: "
+                "the next call measures again",
+                LatencyWarning,
+                stacklevel=6,  # the caller of sparsify
+            )
     return table
 
 
 def timed_layers(gated: Gated) -> dict[str, str]:
-    """The modules with a tensor of their own that gates cut, and the largest such tensor."""
+    """The modules that own a tensor cut by gates, each with the largest such tensor."""
     tensors = named_tensors(gated.model)
     cuts = {id(tensors[name]): name for name, spec in gated.layout.tensors.items() if spec.axes}
     found = {}
@@ -82,14 +114,14 @@ def measured(gated: Gated, example: Example, tensors: dict[str, str]) -> Latency
     """Measure now, on copies: the model, its mode and the random numbers stay as they are."""
     device = gated.phi.device
     dense = plain_copy(gated, share_hooks=False)
-    networks, open_ = [], []
+    networks, shares = [], []
     for z in _masks(gated):
         alive = follow_dead(gated.layout, z.to(device))
         networks.append(_cut_to(dense, gated, alive))
-        open_.append(_openness(gated, tensors, alive.double()))  # a fit wants exact shares
+        shares.append(_open_shares(gated, tensors, alive.double()))  # the fit needs exact shares
     example = example.each(lambda tensor: tensor.to(device))
     times = module_times(networks, tensors, example, wall_clock(device))
-    table = fitted(tensors, open_, times)
+    table = fitted(tensors, shares, times)
     if not table.layers:
         raise ValueError(
             "a budget of latency has nothing to pull at: no module of the model is called that "
@@ -100,10 +132,10 @@ def measured(gated: Gated, example: Example, tensors: dict[str, str]) -> Latency
 
 
 def _masks(gated: Gated) -> Iterator[Tensor]:
-    """Random gates: all open; as few as may be; and between, every group at a level of its own.
+    """Random gates: all open, then as few as possible, then every group at a level of its own.
 
-    Over the networks each group goes through all levels, in an order of its own: what one layer
-    reads and what it makes vary apart from each other. Widths are as odd as training leaves them.
+    Over the networks each group goes through all levels in its own order, so that the units a layer
+    reads and those it makes vary independently. Widths are as odd as training leaves them.
     """
     random = torch.Generator().manual_seed(SEED)
     groups = len(gated.groups)
@@ -116,6 +148,7 @@ def _masks(gated: Gated) -> Iterator[Tensor]:
 
 
 def _mask(gated: Gated, levels: Sequence[float], random: torch.Generator) -> Tensor:
+    """Random gates with a given open share in each group."""
     z = torch.zeros(gated.layout.gates)
     for number, (group, level) in enumerate(zip(gated.groups, levels, strict=True)):
         count = max(1, group.floor, round(level * group.units))
@@ -132,8 +165,8 @@ def _cut_to(dense: nn.Module, gated: Gated, z: Tensor) -> nn.Module:
     return select_inputs(small, gated.layout, draw)
 
 
-def _openness(gated: Gated, tensors: dict[str, str], z: Tensor) -> Network:
-    """How open every layer is, as ExpectedCost counts it."""
+def _open_shares(gated: Gated, tensors: dict[str, str], z: Tensor) -> Network:
+    """The open shares of every layer, as ExpectedCost counts them."""
     known, specs = named_tensors(gated.model), gated.layout.tensors
 
     def share(spec: TensorCut) -> float:
@@ -148,13 +181,3 @@ def _openness(gated: Gated, tensors: dict[str, str], z: Tensor) -> Network:
         )
         for module, spec in cuts.items()
     }
-
-
-def _warn_of(deviation: float) -> None:
-    warnings.warn(
-        f"the linear model of the latency is off by up to {100 * deviation:.0f} % of what was "
-        "measured, so the budget is as inexact; a larger batch in example_inputs or a machine with "
-        "nothing else to do may fit better. These times are not kept: the next call measures again",
-        LatencyWarning,
-        stacklevel=7,  # where sparsify was called
-    )

@@ -1,4 +1,4 @@
-"""A budget holds the expected cost, which is the mean over draws, exactly."""
+"""A budget limits the expected cost, which is exactly the mean cost over draws."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 import l0arm
 from l0arm.costs import count_flops
-from l0arm.costs.budget import Budget, BudgetWarning
-from l0arm.costs.budgeting import budget_for, fit_threshold
+from l0arm.costs.budget import Budget, BudgetWarning, budget_for, fit_threshold
 from l0arm.gating import Gated, Group, Slice
 from l0arm.lab.data import mnist_mini
 from l0arm.models import MLP, LeNet5, WideResNet
@@ -51,7 +50,7 @@ def test_the_cost_of_a_draw_is_what_the_small_network_has() -> None:
     torch.manual_seed(0)
     model = LeNet5()
     gated = l0arm.sparsify(model, model.groups(), budget={"flops": "50%"}, example_inputs=IMAGE)
-    params = budget_for(gated, "50%", ())
+    params = budget_for(gated, "50%")
     gated.phi.data = torch.where(torch.rand(gated.phi.shape) < 0.6, 9.0, -9.0)
     z = gated.deterministic().gt(0.5).float()
     compact = gated.compact()
@@ -74,7 +73,7 @@ def test_the_gradient_is_that_of_the_cost_times_the_multiplier() -> None:
     assert torch.allclose(ours, (3.0 + budget.gain * excess) * cost)
 
 
-def test_below_the_target_nothing_pulls() -> None:
+def test_there_is_no_penalty_below_the_target() -> None:
     gated = small("99%")
     assert gated.budget is not None
     gated.budget.steps.fill_(10**6)
@@ -95,7 +94,7 @@ def test_the_multiplier_is_the_sum_of_the_violations() -> None:
     assert float(budget.integral) == pytest.approx(5 * budget.rate * 0.6)
 
 
-def test_the_target_comes_down_in_a_line() -> None:
+def test_the_target_falls_linearly() -> None:
     budget = small().budget
     assert isinstance(budget, Budget)
     at = []
@@ -106,7 +105,7 @@ def test_the_target_comes_down_in_a_line() -> None:
 
 
 def train(gated: Gated, steps: int, lr: float) -> float:
-    """Some steps on a made-up problem; the share of the expected cost after them."""
+    """Train on a synthetic problem; return the expected cost as a share of the dense one."""
     torch.manual_seed(1)
     x, w = torch.randn(256, 20), torch.randn(20, 3)
     y = (x @ w).argmax(1)
@@ -130,7 +129,7 @@ def test_training_reaches_the_budget_and_holds_it() -> None:
     gated = wide("50%")
     assert train(gated, 200, lr=0.01) > 0.6  # on its way
     for steps in (1000, 200, 200):
-        assert train(gated, steps, lr=0.01) < 0.51  # nothing pulls a gate open again
+        assert train(gated, steps, lr=0.01) < 0.51
 
 
 def digits_for(kind: str) -> tuple[nn.Module, Tensor, Tensor]:
@@ -168,7 +167,7 @@ def test_the_networks_of_the_paper_end_within_two_points(kind: str, steps: int, 
     assert float(cost(left)) / cost.dense == pytest.approx(0.55, abs=0.02)
 
 
-def test_a_budget_that_does_not_come_nearer_is_told() -> None:
+def test_a_budget_that_is_not_approached_warns() -> None:
     gated = wide("40%")
     assert isinstance(gated.budget, Budget)
     gated.budget.patience, gated.budget.warmup = 20, 10
@@ -236,7 +235,7 @@ def test_an_amount_is_a_share_of_the_dense_cost() -> None:
 def ticking(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Gated]:
     """Dense it takes 8.625 ms: 1.875 always, 2.0 first, 4.0 first * second, 0.75 second."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr("l0arm.costs.latency_pricing.wall_clock", lambda device: CLOCK)
+    monkeypatch.setattr("l0arm.costs.latency_model.wall_clock", lambda device: CLOCK)
     model = Network()
     x = torch.zeros(2, 4)
     return lambda budget: l0arm.sparsify(model, model.groups(), budget=budget, example_inputs=x)
@@ -259,7 +258,7 @@ def test_latency_is_a_share_or_milliseconds(ticking: Callable[..., Gated], amoun
         ("20%", r"20 % of the milliseconds cannot be reached: .* allows, 22.81 % remain"),
     ],
 )
-def test_a_latency_that_cannot_be_is_refused(
+def test_an_impossible_latency_is_refused(
     ticking: Callable[..., Gated], amount: str, message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
@@ -315,7 +314,7 @@ def test_a_budget_of_everything_closes_nothing_where_float32_cannot_count() -> N
     assert l0arm.architecture(gated) == "2450-2697-2288"
 
 
-def test_gates_that_no_threshold_closes_are_told() -> None:
+def test_gates_that_no_threshold_closes_raise() -> None:
     gated = l0arm.sparsify(MLP((20, 16, 3)), method="l0-hc", budget="40%")
     with pytest.raises(ValueError, match=r"no threshold makes the network fit .* <= 40.0 %"):
         fit_threshold(gated)

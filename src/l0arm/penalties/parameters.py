@@ -1,9 +1,8 @@
-"""E[parameters left]: what the network will really have, instead of units counted one by one.
+"""E[parameters left]: the price of a unit is what the network would really lose with it.
 
 Eq. 17 counts the weights of a unit by its own group. But a weight between two layers is gone when
-either of its ends is: a filter costs less, the fewer filters read it. Here the price of a unit is
-what the network would lose with it, at the present state of all other gates, so that one strength
-is right for all layers.
+either of its ends is closed: a filter costs less, the fewer filters read it. Here the price of a
+unit depends on the present state of all other gates, so that one strength suits all layers.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from l0arm.costs.cost import ExpectedCost, parameter_prices
+from l0arm.costs.expectation import parameter_cost
 from l0arm.gates import Gates
 from l0arm.gating import Gated
 
@@ -25,15 +24,15 @@ class ParameterCount(nn.Module):
 
     def __init__(self, gated: Gated) -> None:
         super().__init__()
-        self.cost = ExpectedCost(gated, parameter_prices(gated))
+        self.cost = parameter_cost(gated)
         if not self.cost.depends:
             raise ValueError(
                 "no gate of this model takes a parameter off it (those of single weights only zero "
                 "them), so parameters left are no price; use price='fixed', or 'l0-disarm'"
             )
 
-    def forward(self, pi: Tensor) -> Tensor:
-        return self.cost(pi)
+    def forward(self, open_probability: Tensor) -> Tensor:
+        return self.cost(open_probability)
 
 
 def parameter_count(gated: Gated) -> Mapping[str, nn.Module]:
@@ -43,7 +42,21 @@ def parameter_count(gated: Gated) -> Mapping[str, nn.Module]:
 
 @dataclass(frozen=True)
 class Parameters:
-    """``lam E[parameters left]``; the method needs ``extras=parameter_count``."""
+    """The penalty ``lam E[parameters left]``; the method needs ``extras=parameter_count``.
+
+    Args:
+        lam: The price of one parameter, the same in all layers.
+
+    Raises:
+        ValueError: ``lam`` is not one number >= 0.
+
+    Example:
+        >>> import l0arm
+        >>> gated = l0arm.sparsify(l0arm.models.MLP((6, 4, 2)), method="l0-best", lam=0.5)
+        >>> _ = gated.phi.data.fill_(100.0)  # all open
+        >>> gated.penalty().item()  # of 38 parameters
+        19.0
+    """
 
     lam: float
 
