@@ -1,7 +1,7 @@
-"""Inference: the compact network against the dense one, and which limit holds.
+"""Inference time of the compact network against the dense one, and the limit that applies.
 
-A compact network cannot be faster than its multiplications (the MAC ratio) nor than the launches
-of its operators. The floor of the launches is a network of the same depth and width 1 at batch 1.
+A compact network is limited by its multiplications (the MAC ratio) and by the cost of launching its
+operators. A network of the same depth and width 1, at batch size 1, measures the launch cost.
 """
 
 from __future__ import annotations
@@ -14,31 +14,39 @@ from torch import Tensor, nn
 
 import l0arm
 from l0arm.costs import count_flops
-from l0arm.lab.bench import states
-from l0arm.lab.bench.networks import PlainLeNet5, PlainMLP, PlainWideResNet
+from l0arm.lab.bench.networks import (
+    PlainLeNet5,
+    PlainMLP,
+    PlainWideResNet,
+    State,
+    converged,
+    half_open,
+    lenet5_converged,
+    set_gates,
+)
 from l0arm.lab.bench.timing import Contestant, Plan, Spread, interleave, ratio
 from l0arm.lab.data import mnist_mini
 from l0arm.models import MLP, LeNet5, WideResNet
 
-SLACK = 1.5  # of the MAC ratio
+SLACK = 1.5  # factor on the MAC ratio
 
 
 @dataclass(frozen=True)
 class Case:
-    """One network: dense, compact by its state, and as narrow as it can be."""
+    """One network: dense, compact at a gate state, and of width 1."""
 
     name: str
     plain: Callable[[], nn.Module]
     narrow: Callable[[], nn.Module]
     ours: Callable[[], nn.Module]
-    state: states.State
+    state: State
     x: Tensor
-    plans: dict[int, Plan]  # batch size -> how often
+    plans: dict[int, Plan]  # batch size -> how often to measure
 
 
 @dataclass(frozen=True)
 class Row:
-    """Times in ms; ``to_dense`` is what must stay under ``limit``."""
+    """Times in ms; ``to_dense`` should stay below ``limit``."""
 
     network: str
     batch: int
@@ -59,7 +67,7 @@ class Row:
 
 
 def cases(quick: bool) -> list[Case]:
-    """WRN has one round at batch 256: its dense form takes half a minute on one thread."""
+    """The networks. WRN has one round at batch 256: its dense form takes half a minute."""
     torch.manual_seed(0)
     digits = mnist_mini().test_images[:256, None].float() / 255
     few = 3 if quick else 9
@@ -73,7 +81,7 @@ def cases(quick: bool) -> list[Case]:
             PlainLeNet5,
             lambda: PlainLeNet5((1, 1, 1)),
             LeNet5,
-            states.lenet5_converged,
+            lenet5_converged,
             digits,
             small,
         ),
@@ -82,7 +90,7 @@ def cases(quick: bool) -> list[Case]:
             PlainMLP,
             lambda: PlainMLP((1, 1)),
             MLP,
-            states.converged(159, 74, 73),
+            converged(159, 74, 73),
             digits,
             small,
         ),
@@ -91,7 +99,7 @@ def cases(quick: bool) -> list[Case]:
             PlainWideResNet,
             lambda: PlainWideResNet((1, 1, 1, 1)),
             WideResNet,
-            states.half,
+            half_open,
             torch.randn(256, 3, 32, 32),
             large,
         ),
@@ -99,13 +107,13 @@ def cases(quick: bool) -> list[Case]:
 
 
 def measure(cases: Sequence[Case]) -> list[Row]:
-    """All networks at all batch sizes."""
+    """Time all networks at all batch sizes."""
     return [row for case in cases for row in _rows(case)]
 
 
 def _rows(case: Case) -> list[Row]:
     gated = l0arm.sparsify(case.ours(), method="l0-arm", lam=1e-7)
-    states.put(gated, case.state)
+    set_gates(gated, case.state)
     models = {
         "plain": case.plain(),
         "ours": case.ours(),

@@ -1,59 +1,63 @@
-"""The memory that a network takes, measured in a process of its own (Linux)."""
+"""Peak memory of a network, measured in a process of its own (Linux)."""
 
 from __future__ import annotations
 
+import copy
 import multiprocessing
-import pickle
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
-Make = Callable[[int], Callable[[Tensor], object]]  # threads -> call
+Make = Callable[[int], Callable[[Tensor], object]]  # number of threads -> network as a call
 STATUS, RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
 def peak_memory(make: Make, x: Tensor, *, timeout: float = 300.0) -> int | None:
     """Bytes by which a fresh process grows at most while it holds the network and calls it.
 
-    What loading takes for a moment does not count. None where it cannot be measured.
+    Memory that is only needed while the network loads does not count. The result is None where it
+    cannot be measured: not on Linux, the network cannot be sent to another process, no answer.
     """
     if not RESET.exists():
         return None
-    try:
-        payload = pickle.dumps((make, x))  # our own, for a child of ours
-    except (pickle.PicklingError, AttributeError, TypeError):
-        return None
     context = multiprocessing.get_context("spawn")
-    here, there = context.Pipe(duplex=False)
-    child = context.Process(target=_measure, args=(there, payload))
+    here, there = context.Pipe()
+    child = context.Process(target=_measure, args=(there,))
     child.start()
     there.close()
+    grown: int | None = None
     try:
-        grown: int | None = here.recv() if here.poll(timeout) else None
-    except EOFError:  # it ended without a word
+        # Tensors are sent through shared memory, which would move the caller's own weights there.
+        here.send((copy.deepcopy(make), x))
+        if here.poll(timeout):
+            grown = here.recv()
+    except Exception:  # it cannot be copied or sent (any error), or the child ended early
         grown = None
-    child.kill()  # it has nothing more to do, and must not keep us waiting at its end
-    child.join()
+    finally:
+        child.kill()  # do not wait for its regular end
+        child.join()
+        here.close()
     return grown
 
 
-def _measure(answer: Connection, payload: bytes) -> None:
+def _measure(parent: Connection[Any, Any]) -> None:
     before = _status("VmRSS")
-    make, x = pickle.loads(payload)
+    make, x = parent.recv()
     call = make(1)
     try:
-        RESET.write_text("5")  # the peak begins anew
+        RESET.write_text("5")  # the peak starts again from the present size
     except OSError:
-        answer.send(None)
+        parent.send(None)
         return
     call(x)
-    answer.send(_status("VmHWM") - before)
+    parent.send(_status("VmHWM") - before)
 
 
 def _status(field: str) -> int:
-    """A line of the process's status, in bytes."""
+    """One line of the process's status, in bytes."""
     for line in STATUS.read_text().splitlines():
         if line.startswith(f"{field}:"):
             return 1024 * int(line.split()[1])

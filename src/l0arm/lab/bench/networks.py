@@ -1,15 +1,23 @@
-"""The reference: the three networks dense, as a user would write them, in stock PyTorch and NCHW.
+"""What is measured: dense reference networks, and the states of the gates in each row.
 
-Nothing here is tuned, and nothing comes from ``l0arm``: a ratio against these says what a user
-gains who has this code today.
+The reference networks are written as a user would write them, in stock PyTorch and NCHW. They are
+not tuned and use nothing of ``l0arm``: a ratio against them is what a user of such code gains.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from l0arm import Gated, ScaledSigmoid
+
+CLOSED, OPEN = 0.001, 0.999
+
+State = Callable[[Gated], Tensor]  # the open probability of every gate
 
 
 class PlainMLP(nn.Module):
@@ -85,3 +93,56 @@ class PlainWideResNet(nn.Module):
         x = F.relu(self.norm(self.blocks(self.conv1(x))))
         logits: Tensor = self.fc(F.adaptive_avg_pool2d(x, 1).flatten(1))
         return logits
+
+
+def set_gates(gated: Gated, state: State) -> None:
+    """Write the phi that gives these probabilities; training with ``gate_lr=0`` keeps it."""
+    gated.phi.data.copy_(ScaledSigmoid().inverse(state(gated)))
+
+
+def uniform(p: float) -> State:
+    """Every gate is open with probability p."""
+    return lambda gated: torch.full_like(gated.phi.data, min(max(p, CLOSED), OPEN))
+
+
+def initial(gated: Gated) -> Tensor:
+    """The probabilities at which training starts."""
+    return torch.cat([torch.full((g.units,), g.initial) for g in gated.groups])
+
+
+def converged(*widths: int) -> State:
+    """This many units of every group are open, drawn once; the others are closed."""
+
+    def state(gated: Gated) -> Tensor:
+        units = [group.units for group in gated.groups]
+        return _polarised(units, [_draw(*pair) for pair in zip(units, widths, strict=True)])
+
+    return state
+
+
+def half_open(gated: Gated) -> Tensor:
+    """Half of the units of every group are open, the others closed."""
+    return converged(*(group.units // 2 for group in gated.groups))(gated)
+
+
+def lenet5_converged(gated: Gated) -> Tensor:
+    """6-10-39-11, where the 39 inputs of fc1 read the 10 open filters, 3 or 4 outputs of each.
+
+    A network trained to this size looks like this: an input from a closed filter is always zero.
+    """
+    filters = _draw(50, 10)
+    outputs = [16 * f + position for position in _draw(16, 4) for f in filters][:39]
+    return _polarised([20, 50, 800, 500], [_draw(20, 6), filters, outputs, _draw(500, 11)])
+
+
+def _draw(units: int, number: int) -> list[int]:
+    """Indices of units, the same in every run."""
+    order = torch.randperm(units, generator=torch.Generator().manual_seed(units))
+    return sorted(order[:number].tolist())
+
+
+def _polarised(units: Sequence[int], opened: Sequence[list[int]]) -> Tensor:
+    parts = [torch.full((n,), CLOSED) for n in units]
+    for part, members in zip(parts, opened, strict=True):
+        part[members] = OPEN
+    return torch.cat(parts)

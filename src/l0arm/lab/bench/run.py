@@ -1,14 +1,11 @@
-"""Step times and latencies, against dense networks, side by side: `make bench`.
+"""The step benchmark: all sections, one process per number of threads, then text and plot.
 
-    python -m l0arm.lab.bench.run [--quick] [--threads 1 2] [--only lenet5 mlp wrn inference plot]
-
-Every number of threads gets a process of its own, so that no setting leaks. A full run takes less
-than ten minutes on two cores; times vary with the machine, ratios much less.
+A process of its own for every number of threads, so that no setting leaks. A full run takes less
+than ten minutes on two cores. Times vary with the machine, ratios much less.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import platform
@@ -24,74 +21,68 @@ from typing import Any
 import torch
 
 import l0arm
-from l0arm.lab.bench import curve, inference, plot, report, steps, table
+from l0arm.files import write_text
+from l0arm.lab.bench import inference, report, steps
 from l0arm.lab.bench.timing import Plan
 
-SECTIONS = ("lenet5", "mlp", "wrn", "inference", "plot")
+TRAINING = ("lenet5", "mlp", "wrn")
+SECTIONS = (*TRAINING, "inference", "plot")
 
 
-def main(line: Sequence[str] | None = None) -> None:
-    """Measure in one process for each number of threads, then print and draw."""
-    line = sys.argv[1:] if line is None else line
-    args = parse(line)
-    if args.worker:
-        work(args, args.worker)
-        return
-    for threads in args.threads:
-        command = [sys.executable, "-m", "l0arm.lab.bench.run", *line, "--worker", str(threads)]
-        subprocess.run(command, check=True, env={**os.environ, "OMP_NUM_THREADS": str(threads)})
-    results = {t: json.loads(path(args, t, "json").read_text()) for t in args.threads}
-    for threads, result in results.items():
-        text = table.text(result)
-        path(args, threads, "txt").write_text(text)
+def run(
+    sections: Sequence[str] = SECTIONS,
+    threads: Sequence[int] = (1, 2),
+    *,
+    quick: bool = False,
+    out: Path = Path("benchmarks/results"),
+) -> None:
+    """Measure the sections, print the tables, and write text, JSON and plot to ``out``."""
+    results = {}
+    for count in threads:
+        stored = out / f"steps-{count}t.json"
+        job = {"sections": sections, "threads": count, "quick": quick, "path": str(stored)}
+        subprocess.run(
+            [sys.executable, "-m", "l0arm.lab.bench.run", json.dumps(job)],
+            check=True,
+            env={**os.environ, "OMP_NUM_THREADS": str(count)},
+        )
+        results[count] = json.loads(stored.read_text())
+    for count, result in results.items():
+        text = report.text(result)
+        write_text(out / f"steps-{count}t.txt", text)
         print(f"\n{text}")
-    curves = {threads: r["curve"] for threads, r in results.items() if r["curve"]}
+    curves = {count: result["curve"] for count, result in results.items() if result["curve"]}
     if curves:
-        plot.draw(curves, args.out / "step-time.png")
+        report.draw(curves, out / "step-time.png")
 
 
-def parse(line: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="few repeats, to see that it runs")
-    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2], metavar="N")
-    parser.add_argument("--only", nargs="+", choices=SECTIONS, default=SECTIONS)
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
-    parser.add_argument("--worker", type=int, default=0, help=argparse.SUPPRESS)
-    return parser.parse_args(line)
-
-
-def path(args: argparse.Namespace, threads: int, suffix: str) -> Path:
-    out: Path = args.out
-    return out / f"steps-{threads}t.{suffix}"
-
-
-def work(args: argparse.Namespace, threads: int) -> None:
-    """All sections at one number of threads, as JSON."""
+def work(sections: Sequence[str], threads: int, quick: bool, path: str) -> None:
+    """Measure the sections with one number of threads, and write JSON."""
     torch.set_num_threads(threads)
     torch.manual_seed(0)
-    # A draw at p = 0.1 may close a whole group; how that runs is not the question here.
+    # At p = 0.1 a draw may close a whole group. Its time is measured all the same.
     warnings.simplefilter("ignore", l0arm.EmptyGroupWarning)
     start, before = time.perf_counter(), os.getloadavg()[0]
-    result: dict[str, Any] = {"quick": args.quick, "steps": []}
-    result["steps"] = [training(name, args.quick) for name in SECTIONS[:3] if name in args.only]
-    result["inference"] = latencies(args.quick) if "inference" in args.only else []
-    result["curve"] = fractions(args.quick) if "plot" in args.only else None
+    result: dict[str, Any] = {"quick": quick, "steps": []}
+    result["steps"] = [_training(name, quick) for name in TRAINING if name in sections]
+    result["inference"] = _inference(quick) if "inference" in sections else []
+    result["curve"] = _curve(quick) if "plot" in sections else None
     result["environment"] = {
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
         "python": platform.python_version(),
-        "cpu": cpu(),
+        "cpu": _cpu(),
         "load_before": before,
         "load_after": os.getloadavg()[0],
         "seconds": time.perf_counter() - start,
     }
-    args.out.mkdir(parents=True, exist_ok=True)
-    path(args, threads, "json").write_text(json.dumps(result, indent=1) + "\n")
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    write_text(Path(path), json.dumps(result, indent=1) + "\n")
 
 
-def training(name: str, quick: bool) -> dict[str, Any]:
-    """The steps of one network. A step of WRN takes seconds: a block is a single one."""
-    say(name)
+def _training(name: str, quick: bool) -> dict[str, Any]:
+    """The steps of one network. A step of WRN takes seconds, so a block is a single step."""
+    _announce(name)
     networks: dict[str, tuple[Callable[[], steps.Network], Plan, Plan]] = {
         "lenet5": (steps.lenet5, Plan(4, 40, seconds=50), Plan(1, 10)),
         "mlp": (steps.mlp, Plan(7, 60, seconds=20), Plan(3, 40)),
@@ -102,28 +93,28 @@ def training(name: str, quick: bool) -> dict[str, Any]:
     return report.section(network, plan, steps.measure(network, plan))
 
 
-def latencies(quick: bool) -> list[dict[str, Any]]:
-    say("inference")
+def _inference(quick: bool) -> list[dict[str, Any]]:
+    _announce("inference")
     rows = inference.measure(inference.cases(quick))
     return [{**asdict(row), "limit": row.limit, "which": row.which} for row in rows]
 
 
-def fractions(quick: bool) -> curve.Curve:
-    say("plot")
-    return curve.measure(Plan(1, 5) if quick else Plan(2, 40, seconds=25))
+def _curve(quick: bool) -> steps.Curve:
+    _announce("plot")
+    return steps.measure_curve(Plan(1, 5) if quick else Plan(2, 40, seconds=25))
 
 
-def cpu() -> str:
-    """The processor's name, where the system tells."""
+def _announce(section: str) -> None:
+    print(f"  {torch.get_num_threads()} threads: {section}", file=sys.stderr, flush=True)
+
+
+def _cpu() -> str:
+    """The name of the processor, if the system reports it."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return names[0] if names else platform.machine()
 
 
-def say(name: str) -> None:
-    print(f"  {torch.get_num_threads()} threads: {name}", file=sys.stderr, flush=True)
-
-
 if __name__ == "__main__":
-    main()
+    work(**json.loads(sys.argv[1]))

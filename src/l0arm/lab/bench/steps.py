@@ -1,24 +1,24 @@
-"""Training steps: dense twice (plain, and with our model file and optimizer), and gated.
+"""Time of a training step: dense (plain, and with our model and optimizer), and gated.
 
-A step is zero_grad, loss, backward, optimizer step, on a batch that lies ready. The learning rate
-is so small that neither weights nor gates move: every block measures the same state.
+A step is zero_grad, loss, backward and optimizer step, on a batch that is in memory. The learning
+rate is so small that neither weights nor gates move: every block measures the same state.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import cycle
-from typing import Any
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 import l0arm
-from l0arm.lab.bench import states
-from l0arm.lab.bench.networks import PlainLeNet5, PlainMLP, PlainWideResNet
-from l0arm.lab.bench.timing import Contestant, Plan, interleave
+from l0arm.lab.bench import networks
+from l0arm.lab.bench.timing import Contestant, Plan, interleave, ratio
 from l0arm.lab.data import mnist_mini
 from l0arm.models import MLP, LeNet5, WideResNet
 
@@ -26,15 +26,22 @@ LR = 1e-8
 PLAIN, OURS = "plain dense", "our dense"
 ARM, AR, MASKED = "ARM sliced", "AR sliced", "ARM masked"
 DENSE = ""  # the state of a network without gates
+GATED: tuple[tuple[str, str, Literal["sliced", "masked"]], ...] = (
+    (ARM, "l0-arm", "sliced"),
+    (AR, "l0-ar", "sliced"),
+    (MASKED, "l0-arm", "masked"),
+)
+FRACTIONS = (0.1, 0.25, 0.4, 0.6, 0.8, 1.0)
 
 Batch = tuple[Tensor, Tensor]
 Key = tuple[str, str]  # state, contestant
+Curve = dict[str, dict[str, list[float]]]
 MakeOptimizer = Callable[..., torch.optim.Optimizer]
 
 
 @dataclass(frozen=True)
 class Network:
-    """What one section needs: both networks, their data and optimizer, and the states to time."""
+    """One section: both networks, their data and optimizer, and the gate states to time."""
 
     name: str
     plain: Callable[[], nn.Module]
@@ -42,43 +49,43 @@ class Network:
     optimizer: MakeOptimizer
     batches: list[Batch]
     our_batches: list[Batch]
-    states: Mapping[str, states.State]
+    states: Mapping[str, networks.State]
     masked: frozenset[str]  # states with a masked row
 
 
 @dataclass(frozen=True)
 class Measured:
-    """Milliseconds of a step for every round, and what the FLOPs alone would say."""
+    """Milliseconds per step for every round, and the ratio of FLOPs to a dense step."""
 
     times: dict[Key, list[float]]
     flops: dict[Key, float]
 
 
 def measure(network: Network, plan: Plan) -> Measured:
-    """All rows of one network, interleaved."""
+    """Time all rows of one network, interleaved."""
     contestants = {
         (DENSE, PLAIN): dense(network.plain(), network.optimizer, network.batches),
-        (DENSE, OURS): dense(network.ours(), _fused(network.optimizer), network.our_batches),
+        (DENSE, OURS): dense(
+            network.ours(), partial(network.optimizer, fused=True), network.our_batches
+        ),
     }
     flops: dict[Key, float] = {}
-    for label, method, execution in (
-        (ARM, "l0-arm", "sliced"),
-        (AR, "l0-ar", "sliced"),
-        (MASKED, "l0-arm", "masked"),
-    ):
-        gated = l0arm.sparsify(network.ours(), method=method, execution=execution, lam=1e-7)  # type: ignore[arg-type]
+    for label, method, execution in GATED:
+        gated = l0arm.sparsify(network.ours(), method=method, execution=execution, lam=1e-7)
         step = gated_step(gated, network)
         for state in network.states:
             if label == MASKED and state not in network.masked:
                 continue
-            contestants[state, label] = Contestant(step, _putter(gated, network.states[state]))
+            contestants[state, label] = Contestant(
+                step, partial(networks.set_gates, gated, network.states[state])
+            )
             if label != MASKED:
                 flops[state, label] = flop_ratio(gated, network, state)
     return Measured(interleave(contestants, plan), flops)
 
 
 def dense(model: nn.Module, optimizer: MakeOptimizer, batches: list[Batch]) -> Contestant:
-    """The loop that every user writes."""
+    """A dense step, as every training loop has it."""
     update = optimizer(model.parameters(), lr=LR)
     data = cycle(batches)
 
@@ -92,8 +99,8 @@ def dense(model: nn.Module, optimizer: MakeOptimizer, batches: list[Batch]) -> C
 
 
 def gated_step(gated: l0arm.Gated, network: Network) -> Callable[[], None]:
-    """The same loop around ``gated.loss``."""
-    update = _fused(network.optimizer)(gated.parameter_groups(lr=LR, gate_lr=0.0))
+    """The same step around ``gated.loss``."""
+    update = partial(network.optimizer, fused=True)(gated.parameter_groups(lr=LR, gate_lr=0.0))
     data: Iterator[Batch] = cycle(network.our_batches)
 
     def step() -> None:
@@ -107,21 +114,39 @@ def gated_step(gated: l0arm.Gated, network: Network) -> Callable[[], None]:
 
 def flop_ratio(gated: l0arm.Gated, network: Network, state: str) -> float:
     """Expected FLOPs of a gated step over those of a dense one, forward and backward."""
-    states.put(gated, network.states[state])
+    networks.set_gates(gated, network.states[state])
     expected = l0arm.expected_flops(gated, network.our_batches[0][0][:1])
     return expected.step / (3 * expected.dense)
+
+
+def measure_curve(plan: Plan) -> Curve:
+    """LeNet-5's step time by open fraction, over the plain dense step, beside the FLOP ratio."""
+    states = {f"{fraction:g}": networks.uniform(fraction) for fraction in FRACTIONS}
+    measured = measure(replace(lenet5(), states=states, masked=frozenset()), plan)
+    plain = measured.times[DENSE, PLAIN]
+    curve: Curve = {}
+    for label in (ARM, AR):
+        spreads = [ratio(measured.times[state, label], plain) for state in states]
+        curve[label] = {
+            "fraction": list(FRACTIONS),
+            "time": [s.median for s in spreads],
+            "low": [s.low for s in spreads],
+            "high": [s.high for s in spreads],
+            "flops": [measured.flops[state, label] for state in states],
+        }
+    return curve
 
 
 def lenet5() -> Network:
     """Batches of 100 digits."""
     return Network(
         "LeNet-5",
-        PlainLeNet5,
+        networks.PlainLeNet5,
         LeNet5,
         torch.optim.Adam,
         digits(),
         digits(),
-        {"p = 0.5": states.uniform(0.5), "converged 6-10-39-11": states.lenet5_converged},
+        {"p = 0.5": networks.uniform(0.5), "converged 6-10-39-11": networks.lenet5_converged},
         frozenset({"p = 0.5", "converged 6-10-39-11"}),
     )
 
@@ -130,47 +155,39 @@ def mlp() -> Network:
     """Batches of 100 digits."""
     return Network(
         "MLP",
-        PlainMLP,
+        networks.PlainMLP,
         MLP,
         torch.optim.Adam,
         digits(),
         digits(),
-        {"p = 0.8/0.5/0.5": states.initial, "converged 159-74-73": states.converged(159, 74, 73)},
+        {
+            "p = 0.8/0.5/0.5": networks.initial,
+            "converged 159-74-73": networks.converged(159, 74, 73),
+        },
         frozenset({"p = 0.8/0.5/0.5", "converged 159-74-73"}),
     )
 
 
 def wrn(batch: int = 16) -> Network:
-    """Random images; our networks in channels-last, the plain one in NCHW."""
+    """Random images; our network uses channels-last, the plain one NCHW."""
     x, y = torch.randn(batch, 3, 32, 32), torch.randint(10, (batch,))
     last = torch.channels_last
     return Network(
         "WRN-28-10",
-        PlainWideResNet,
+        networks.PlainWideResNet,
         lambda: WideResNet().to(memory_format=last),  # type: ignore[call-overload]
         lambda parameters, lr=LR, **options: torch.optim.SGD(
             parameters, lr=lr, momentum=0.9, nesterov=True, weight_decay=5e-4, **options
         ),
         [(x, y)],
         [(x.contiguous(memory_format=last), y)],
-        {"70 % open": states.uniform(0.7), "50 % open": states.uniform(0.5)},
+        {"70 % open": networks.uniform(0.7), "50 % open": networks.uniform(0.5)},
         frozenset({"50 % open"}),
     )
 
 
 def digits() -> list[Batch]:
-    """A few batches, so that no step sees the digits of the step before."""
+    """Ten batches of MNIST-mini, so that consecutive steps see different digits."""
     data = mnist_mini()
     images, labels = data.train_images[:1000].float() / 255, data.train_labels[:1000]
     return list(zip(images.view(10, 100, 1, 28, 28), labels.view(10, 100), strict=True))
-
-
-def _fused(optimizer: MakeOptimizer) -> MakeOptimizer:
-    def make(parameters: Any, **options: Any) -> torch.optim.Optimizer:
-        return optimizer(parameters, fused=True, **options)
-
-    return make
-
-
-def _putter(gated: l0arm.Gated, state: states.State) -> Callable[[], None]:
-    return lambda: states.put(gated, state)

@@ -1,8 +1,8 @@
-"""Time side by side: every round runs one block of every contestant.
+"""Interleaved timing: every round runs one block of every contestant.
 
-The machine is shared. A slow minute must slow all contestants alike, so ratios are formed within a
-round, and the median over the rounds is reported with the smallest and the largest. Where another
-program took a core for most of a run, the fastest blocks are the better witness: ``fastest``.
+The machine is shared, and a slow minute must slow all contestants alike. So ratios are formed
+within a round, and the median over the rounds is reported with the smallest and the largest. If
+another program used a core for most of a run, ``fastest`` is more reliable than the median.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Key = TypeVar("Key")
 
 @dataclass(frozen=True)
 class Contestant:
-    """One thing to time; ``prepare`` runs before each block and is not timed."""
+    """One thing to time. ``prepare`` runs before each block and is not timed."""
 
     step: Callable[[], object]
     prepare: Callable[[], None] = lambda: None
@@ -27,7 +27,7 @@ class Contestant:
 
 @dataclass(frozen=True)
 class Plan:
-    """How often: ``rounds`` blocks of ``steps`` timed steps, each after ``warm`` untimed ones.
+    """How often to measure: ``rounds`` blocks, each of ``warm`` untimed and ``steps`` timed steps.
 
     No round begins after ``seconds``: a loaded machine gives fewer rounds, not a longer run.
     """
@@ -40,7 +40,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Spread:
-    """The median over the rounds, between the smallest and the largest."""
+    """The median over the rounds, with the smallest and the largest value."""
 
     median: float
     low: float
@@ -52,7 +52,7 @@ class Spread:
 
 
 def interleave(contestants: Mapping[Key, Contestant], plan: Plan) -> dict[Key, list[float]]:
-    """Milliseconds of one step, the mean of a block, for every round."""
+    """Milliseconds per step, one mean per block, for every round of every contestant."""
     times: dict[Key, list[float]] = {key: [] for key in contestants}
     start = time.perf_counter()
     for number in range(plan.rounds):
@@ -75,10 +75,10 @@ def _block(contestant: Contestant, plan: Plan) -> float:
 
 
 def ratio(ours: Sequence[float], theirs: Sequence[float]) -> Spread:
-    """Of two contestants, round by round."""
+    """Ratio of two contestants, formed round by round."""
     return Spread.of([a / b for a, b in zip(ours, theirs, strict=True)])
 
 
 def fastest(ours: Sequence[float], theirs: Sequence[float]) -> float:
-    """Of two contestants, each undisturbed."""
+    """Ratio of the fastest blocks of two contestants."""
     return min(ours) / min(theirs)

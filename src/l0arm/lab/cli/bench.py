@@ -9,11 +9,10 @@ from typing import Annotated
 import typer
 
 from l0arm.files import write_json, write_text
-from l0arm.lab.bench import run
-from l0arm.lab.bench.deployed import deployed_text, measure
+from l0arm.lab.bench.deployed import deployed_text, forms_of, measure
+from l0arm.lab.bench.run import SECTIONS, run
 from l0arm.lab.cli.console import say, say_json
 from l0arm.lab.cli.deployed import Force, Model, Size, check_absent, deployment
-from l0arm.lab.cli.forms import forms_of
 from l0arm.lab.cli.options import DataDir, Json, OutsideMethod
 from l0arm.lab.cli.outside import use_outside
 from l0arm.lab.runs.errors import UserError, nearest
@@ -88,8 +87,6 @@ def _home(path: Path) -> Path:
 
 def _steps(only: list[str] | None, threads: list[int] | None, quick: bool, out: Path) -> None:
     for name in only or []:
-        if name not in run.SECTIONS:
-            raise UserError(f"nothing to measure as '{name}'; {nearest(name, run.SECTIONS)}")
-    line = ["--out", str(out), "--threads", *map(str, threads or [1, 2])]
-    line += ["--only", *(only or run.SECTIONS)] + (["--quick"] if quick else [])
-    run.main(line)
+        if name not in SECTIONS:
+            raise UserError(f"nothing to measure as '{name}'; {nearest(name, SECTIONS)}")
+    run(only or SECTIONS, threads or [1, 2], quick=quick, out=out)
