@@ -1,11 +1,16 @@
-"""Figures share colours, need matplotlib only when drawn, and keep legends in the picture."""
+"""Figures share colours, need matplotlib only when drawn, keep legends in the picture, and are
+saved atomically as the same bytes every time."""
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from l0arm.lab.plots import gate_functions, save
 from l0arm.lab.plots.canvas import PALETTE, label_axes, legend_below, looks, new_figure, panel_title
+
+FIRST_BYTES = {"png": b"\x89PNG\r\n", "svg": b"<?xml", "pdf": b"%PDF"}
 
 
 def test_without_matplotlib_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,3 +86,34 @@ def test_axes_carry_their_labels() -> None:
     label_axes(axes, "epoch", "accuracy (%)", "MLP")
     labels = (axes.get_xlabel(), axes.get_ylabel(), axes.get_title())
     assert labels == ("epoch", "accuracy (%)", "MLP")
+
+
+@pytest.mark.parametrize("kind", FIRST_BYTES)
+def test_the_suffix_names_the_format_and_the_bytes_repeat(tmp_path: Path, kind: str) -> None:
+    one, other = tmp_path / "new" / f"one.{kind}", tmp_path / f"other.{kind}"
+    for path in (one, other):
+        save(gate_functions(), path)
+    assert one.read_bytes().startswith(FIRST_BYTES[kind])
+    assert one.read_bytes() == other.read_bytes()
+    assert one.stat().st_mode & 0o777 == 0o644
+
+
+def test_another_suffix_is_refused(tmp_path: Path) -> None:
+    for name, came in (("fig.gif", ".gif"), ("fig", "no suffix")):
+        with pytest.raises(ValueError, match=rf"\.png, \.svg or \.pdf; got {came}"):
+            save(gate_functions(), tmp_path / name)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_failure_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "fig.png"
+    path.write_bytes(b"old")
+
+    def full_disk(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("l0arm.files.os.fsync", full_disk)
+    with pytest.raises(OSError, match="No space left"):
+        save(gate_functions(), path)
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]

@@ -1,4 +1,4 @@
-"""The page, read as a browser reads it."""
+"""Text cannot become markup; the page is read back as a browser reads it."""
 
 import base64
 import re
@@ -8,7 +8,17 @@ from pathlib import Path
 import pytest
 
 from l0arm.lab.plots import gate_functions
-from l0arm.lab.plots.report import Grid, Layer, Picture, Section, page, write_page
+from l0arm.lab.plots.report import (
+    Grid,
+    Layer,
+    Markup,
+    Picture,
+    Section,
+    joined,
+    page,
+    tag,
+    write_page,
+)
 
 VOID = {"img", "meta"}
 NASTY = "<script>alert(\"1\")</script> & 'x'"
@@ -76,12 +86,13 @@ def test_it_is_one_well_formed_page_for_any_screen(sections: list[Section]) -> N
 def test_nothing_comes_from_elsewhere_and_nothing_runs(sections: list[Section]) -> None:
     html = page("Title", sections)
     reader = Reader(html)
-    assert not {tag for tag, _ in reader.elements} & {"script", "link", "iframe", "object", "base"}
-    for tag, attributes in reader.elements:
+    names = {name for name, _ in reader.elements}
+    assert not names & {"script", "link", "iframe", "object", "base"}
+    for name, attributes in reader.elements:
         assert not [key for key in attributes if key.startswith("on")]
         for key in ("src", "href"):
             value = attributes.get(key, "#")
-            assert value.startswith(("#", "data:image/svg+xml;base64,")), (tag, value[:60])
+            assert value.startswith(("#", "data:image/svg+xml;base64,")), (name, value[:60])
     outside_images = re.sub(r"base64,[\w+/=]+", "", html)
     assert not re.search(r"https?:|//\w|url\(|@import", outside_images)
 
@@ -90,12 +101,12 @@ def test_text_from_a_run_is_shown_not_interpreted(sections: list[Section]) -> No
     reader = Reader(page(NASTY, sections, subtitle=NASTY))
     assert reader.text("script") == []
     assert reader.text("h1", "title") == [NASTY, NASTY]
-    for tag in ("p", "dt", "dd", "td"):
-        assert NASTY in reader.text(tag)
+    for name in ("p", "dt", "dd", "td"):
+        assert NASTY in reader.text(name)
     assert reader.of("img")[0]["alt"] == "curves " + NASTY
 
 
-def test_every_figure_has_words_and_is_a_drawing(sections: list[Section]) -> None:
+def test_every_figure_has_alternative_text_and_is_a_drawing(sections: list[Section]) -> None:
     reader = Reader(page("Title", sections))
     images = reader.of("img")
     assert len(images) == len(reader.of("figure")) == 1
@@ -130,8 +141,8 @@ def test_the_contents_lead_to_every_section(sections: list[Section]) -> None:
 
 
 def test_what_is_empty_is_left_out() -> None:
-    tags = {tag for tag, _ in Reader(page("Title", [Section("Only")])).elements}
-    assert not tags & {"dl", "table", "figure", "details", "nav", "img"}
+    names = {name for name, _ in Reader(page("Title", [Section("Only")])).elements}
+    assert not names & {"dl", "table", "figure", "details", "nav", "img"}
 
 
 def test_a_page_of_nothing_is_refused() -> None:
@@ -144,3 +155,23 @@ def test_the_page_is_written_whole(tmp_path: Path, sections: list[Section]) -> N
     write_page(tmp_path / "out" / "report.html", html)
     assert (tmp_path / "out" / "report.html").read_text(encoding="utf-8") == html
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["report.html"]
+
+
+def test_text_and_attributes_are_escaped() -> None:
+    made = tag("p", "<script>&", title='"><b>').text
+    assert made == '<p title="&quot;&gt;&lt;b&gt;">&lt;script&gt;&amp;</p>'
+
+
+def test_markup_is_written_as_it_is() -> None:
+    assert tag("p", tag("b", "a"), " < ", Markup("<i>b</i>")).text == (
+        "<p><b>a</b> &lt; <i>b</i></p>"
+    )
+    assert joined("a<", Markup("<br>")).text == "a&lt;<br>"
+
+
+def test_elements_without_content_are_not_closed() -> None:
+    assert tag("img", alt="x").text == '<img alt="x">'
+
+
+def test_names_of_attributes_may_be_words_of_python() -> None:
+    assert tag("i", class_="a", aria_hidden="true").text == '<i class="a" aria-hidden="true"></i>'

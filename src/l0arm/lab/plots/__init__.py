@@ -1,16 +1,15 @@
-"""The paper's figures and one page about a run, from plain values."""
+"""The paper's figures, and figures of estimators and deployed networks.
 
-from l0arm.lab.plots.accuracy import accuracy_by_epoch
-from l0arm.lab.plots.cost_curve import cost_curve
-from l0arm.lab.plots.deployed_forms import deployed_forms
-from l0arm.lab.plots.estimator_comparison import estimator_comparison
-from l0arm.lab.plots.flops_by_step import flops_by_step
-from l0arm.lab.plots.gate_functions import gate_functions
-from l0arm.lab.plots.gate_histograms import gate_histograms
-from l0arm.lab.plots.last_histograms import last_histograms
-from l0arm.lab.plots.pruning import prune_rate_and_flops
-from l0arm.lab.plots.saving import save
+Every function takes records and returns a matplotlib ``Figure``; `save` writes it to a file. The
+HTML report about runs is in ``report`` (the page) and ``sections`` (what a run puts on it).
+"""
+
+from l0arm.lab.plots.canvas import save
+from l0arm.lab.plots.deployment import cost_curve, deployed_forms
+from l0arm.lab.plots.estimators import estimator_comparison
+from l0arm.lab.plots.gates import gate_functions, gate_histograms, last_histograms
 from l0arm.lab.plots.surviving import surviving_filters, surviving_inputs
+from l0arm.lab.plots.training_curves import accuracy_by_epoch, flops_by_step, prune_rate_and_flops
 
 __all__ = [
     "accuracy_by_epoch",

@@ -1,27 +1,38 @@
-"""What all figures share: the one import of matplotlib, colours, labelled axes."""
+"""What all figures share: an empty figure, colours, labelled axes, legends, and saving.
+
+matplotlib is imported when a figure is drawn, not when this package is imported.
+"""
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from string import ascii_lowercase
 from typing import TYPE_CHECKING, Any
+
+from l0arm.files import write_bytes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-PAGE_WIDTH = 7.0  # inches: the text of a page, where 9 points are readable
-PANEL_WIDTH = 5.0  # of a single panel: still readable on a phone
-# Okabe & Ito's colours, told apart with every kind of colour blindness; yellow is left out, since
-# a thin yellow line on white is hard to see.
+PAGE_WIDTH = 7.0  # inches: the text width of a page, where 9 points are readable
+PANEL_WIDTH = 5.0  # inches, for a single panel: still readable on a phone
+# Okabe & Ito's palette, safe for every kind of colour blindness. Yellow is left out, because a thin
+# yellow line on white is hard to see.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-MARKERS = ("", "o", "s", "^", "D", "v")  # for runs beyond the colours
+MARKERS = ("", "o", "s", "^", "D", "v")  # the next one is used when the colours run out
 GREY = "#666666"
+
+FORMATS = ("png", "svg", "pdf")
+# Metadata that would make two files of the same figure differ.
+UNDATED = {"png": {"Software": None}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
 
 
 def new_figure(height: float, width: float = PAGE_WIDTH) -> Figure:
-    """An empty figure in inches, not known to pyplot: nothing global remembers it."""
+    """An empty figure, in inches. It is not registered with pyplot, so nothing global keeps it."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
@@ -29,16 +40,22 @@ def new_figure(height: float, width: float = PAGE_WIDTH) -> Figure:
     return Figure(figsize=(width, height), dpi=150, layout="constrained")
 
 
+def require(things: Iterable[object], what: str, way_out: str) -> None:
+    """Refuse to draw an empty figure, and say what is missing."""
+    if not any(True for _ in things):
+        raise ValueError(f"there is nothing to draw: {what}; {way_out}")
+
+
 @dataclass(frozen=True)
 class Look:
-    """The colour and marker that a run has in every panel of a figure."""
+    """The colour and marker of a run in every panel of a figure."""
 
     color: str
     marker: str
 
     def line(self, points: int) -> dict[str, Any]:
-        """Arguments of ``Axes.plot`` for a curve of so many points; a single one needs a dot."""
-        marker = self.marker or ("o" if points == 1 else "")
+        """Arguments of ``Axes.plot`` for a curve of ``points`` points."""
+        marker = self.marker or ("o" if points == 1 else "")  # one point makes no line
         every = max(1, points // 10)
         return {"color": self.color, "marker": marker, "markevery": every, "markersize": 4}
 
@@ -57,7 +74,7 @@ def looks(labels: Iterable[str]) -> dict[str, Look]:
 
 
 def label_axes(axes: Axes, x: str, y: str, title: str = "") -> None:
-    """Labels, a faint grid, and no frame where nothing is measured."""
+    """Set the labels, draw a faint grid, and remove the top and right spines."""
     axes.set_xlabel(x, fontsize=9)
     axes.set_ylabel(y, fontsize=9)
     axes.set_title(title, fontsize=10)
@@ -68,20 +85,25 @@ def label_axes(axes: Axes, x: str, y: str, title: str = "") -> None:
 
 
 def whole_epochs(axes: Axes) -> None:
-    """No tick at epoch 2.5."""
+    """Put ticks at whole epochs only."""
     from matplotlib.ticker import MaxNLocator
 
     axes.xaxis.set_major_locator(MaxNLocator(nbins="auto", steps=[1, 2, 5, 10], integer=True))
 
 
+def panel_title(number: int, title: str, of: int) -> str:
+    """The title, with a letter if there are several panels: "(a) LeNet-5"."""
+    return f"({ascii_lowercase[number]}) {title}" if 1 < of <= len(ascii_lowercase) else title
+
+
 def legend(axes: Axes, **where: Any) -> None:
-    """A legend that hides nothing below it."""
+    """A legend inside the axes, nearly transparent so that it hides no curve."""
     if axes.get_legend_handles_labels()[1]:
         axes.legend(fontsize=8, framealpha=0.85, edgecolor="none", **where)
 
 
 def legend_below(figure: Figure, panels: Iterable[Axes]) -> None:
-    """One legend for several panels, below them, where it covers no curve."""
+    """One legend for several panels, below them, in as many columns as fit."""
     handles: dict[str, Any] = {}
     for axes in panels:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
@@ -100,12 +122,39 @@ def legend_below(figure: Figure, panels: Iterable[Axes]) -> None:
         made.remove()
 
 
-def panel_title(number: int, title: str, of: int) -> str:
-    """The title with a letter, as in "(a) LeNet-5", where there are panels to tell apart."""
-    return f"({ascii_lowercase[number]}) {title}" if 1 < of <= len(ascii_lowercase) else title
+def save(figure: Figure, path: Path) -> None:
+    """Write a figure atomically. The same figure always gives the same bytes.
+
+    Args:
+        figure: A figure that one of the functions of this package returned.
+        path: A file that ends in .png, .svg or .pdf. Missing folders are created.
+
+    Raises:
+        ValueError: The suffix is another one.
+
+    Example:
+        >>> import tempfile
+        >>> from l0arm.lab.plots import gate_functions
+        >>> path = Path(tempfile.mkdtemp()) / "fig1.png"
+        >>> save(gate_functions(), path)
+        >>> path.read_bytes()[1:4]
+        b'PNG'
+    """
+    kind = path.suffix.lower().removeprefix(".")
+    if kind not in FORMATS:
+        raise ValueError(
+            f"cannot draw {path.name}: a figure is written as .png, .svg or .pdf; "
+            f"got {path.suffix or 'no suffix'}"
+        )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_bytes(path, rendered(figure, kind))
 
 
-def require(things: Iterable[object], what: str, way_out: str) -> None:
-    """An empty figure is never drawn: say what is missing instead."""
-    if not any(True for _ in things):
-        raise ValueError(f"there is nothing to draw: {what}; {way_out}")
+def rendered(figure: Figure, kind: str) -> bytes:
+    """The bytes of a figure in a format, without dates or random names."""
+    import matplotlib
+
+    file = io.BytesIO()
+    with matplotlib.rc_context({"svg.hashsalt": "l0arm"}):
+        figure.savefig(file, format=kind, metadata=UNDATED[kind])
+    return file.getvalue()

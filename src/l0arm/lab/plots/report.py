@@ -1,29 +1,56 @@
-"""One HTML page about runs: all of it in one file, for any screen, with no script."""
+"""The HTML page of a report: one file without scripts or links to other files."""
 
 from __future__ import annotations
 
 import base64
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from html import escape
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from l0arm.files import write_text
-from l0arm.lab.plots.markup import Markup, joined, tag
-from l0arm.lab.plots.saving import rendered
+from l0arm.lab.plots.canvas import rendered
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# Pixels on the screen for an inch of a figure: a narrower one could not be read and scrolls
-# instead, a wider one would shout.
+# Pixels on the screen for an inch of a figure. Below the first the text is unreadable, so the
+# figure scrolls instead. Above the second it is needlessly large.
 LEAST, MOST = 66, 130
+VOID = frozenset({"img", "meta"})  # HTML elements without content
+
+
+@dataclass(frozen=True)
+class Markup:
+    """A finished piece of HTML. Plain strings are escaped; this is not."""
+
+    text: str
+
+
+def tag(name: str, /, *children: Markup | str, **attributes: str) -> Markup:
+    """An HTML element. ``class_`` gives the attribute class.
+
+    >>> tag("p", "1 < 2", class_="fact").text
+    '<p class="fact">1 &lt; 2</p>'
+    """
+    pairs = (
+        f' {key.rstrip("_").replace("_", "-")}="{escape(value)}"'
+        for key, value in attributes.items()
+    )
+    opening = f"<{name}{''.join(pairs)}>"
+    return Markup(opening if name in VOID else f"{opening}{joined(*children).text}</{name}>")
+
+
+def joined(*children: Markup | str) -> Markup:
+    """Pieces of HTML and text, one after the other."""
+    return Markup("".join(c.text if isinstance(c, Markup) else escape(c) for c in children))
 
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure with the words for those who cannot see it."""
+    """A figure with its caption and its alternative text."""
 
     figure: Figure
     alt: str
@@ -32,7 +59,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class Grid:
-    """A table; the first cell of a row names it."""
+    """A table. The first cell of a row is its header."""
 
     header: Sequence[str]
     rows: Sequence[Sequence[str]]
@@ -41,7 +68,7 @@ class Grid:
 
 @dataclass(frozen=True)
 class Layer:
-    """How much of a layer is left."""
+    """How many units of a layer are kept."""
 
     name: str
     kept: int
@@ -50,7 +77,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the page; what is empty is left out."""
+    """A part of the page. Empty fields are left out."""
 
     title: str
     text: Sequence[str] = ()
@@ -62,7 +89,24 @@ class Section:
 
 
 def page(title: str, sections: Sequence[Section], subtitle: str = "") -> str:
-    """The whole page, in the order of the sections."""
+    """The HTML of the whole page.
+
+    Args:
+        title: The title and main heading.
+        sections: The parts of the page, in order.
+        subtitle: A line below the main heading.
+
+    Returns:
+        The page as text.
+
+    Raises:
+        ValueError: There is no section.
+
+    Example:
+        >>> html = page("Runs", [Section("LeNet-5", text=["Not finished."])])
+        >>> html.startswith("<!doctype html>"), "<p>Not finished.</p>" in html
+        (True, True)
+    """
     if not sections:
         raise ValueError("a report needs at least one section; name at least one run")
     head = tag(
@@ -71,7 +115,7 @@ def page(title: str, sections: Sequence[Section], subtitle: str = "") -> str:
         tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
         tag("meta", name="color-scheme", content="light dark"),
         tag("title", title),
-        tag("style", Markup(_style())),
+        tag("style", Markup((files("l0arm.lab.plots") / "report.css").read_text("utf-8"))),
     )
     header = tag("header", tag("h1", title), tag("p", subtitle) if subtitle else "")
     parts = [_section(section, f"part-{n}") for n, section in enumerate(sections, 1)]
@@ -80,13 +124,9 @@ def page(title: str, sections: Sequence[Section], subtitle: str = "") -> str:
 
 
 def write_page(path: Path, html: str) -> None:
-    """Write the page, whole or not at all."""
+    """Write the page atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, html)
-
-
-def _style() -> str:
-    return (files("l0arm.lab.plots") / "report.css").read_text(encoding="utf-8")
 
 
 def _contents(sections: Sequence[Section]) -> Markup:
@@ -123,35 +163,28 @@ def _grid(grid: Grid) -> Markup:
     ]
     caption = tag("caption", grid.caption) if grid.caption else ""
     table = tag("table", caption, tag("thead", header), tag("tbody", *rows))
-    return tag("div", table, class_="wide", tabindex="0")  # wide tables scroll, also by keyboard
+    return tag("div", table, class_="wide", tabindex="0")  # scrolls, by keyboard too
 
 
 def _layers(layers: Sequence[Layer]) -> Markup:
-    """Units kept of units, as bars; the numbers are in the text too."""
+    """A table of the layers: units kept, and their share as a bar with its number."""
     if not layers:
         return Markup("")
-    rows = [
-        tag(
-            "tr",
-            tag("th", layer.name, scope="row"),
-            tag("td", f"{layer.kept:,} of {layer.units:,}"),
-            tag("td", _bar(layer), class_="bar"),
-        )
-        for layer in layers
-    ]
+    rows = []
+    for layer in layers:
+        share = 100.0 * layer.kept / layer.units
+        fill = tag("span", style=f"width:{share:.1f}%")
+        bar = tag("span", fill, class_="track", aria_hidden="true")
+        name = tag("th", layer.name, scope="row")
+        kept = tag("td", f"{layer.kept:,} of {layer.units:,}")
+        rows.append(tag("tr", name, kept, tag("td", bar, f"{share:.1f} %", class_="bar")))
     heads = (tag("th", head, scope="col") for head in ("group", "units kept", "share"))
     body = joined(tag("thead", tag("tr", *heads)), tag("tbody", *rows))
     return tag("table", tag("caption", "What is left, layer by layer"), body, class_="layers")
 
 
-def _bar(layer: Layer) -> Markup:
-    share = 100.0 * layer.kept / layer.units
-    fill = tag("span", style=f"width:{share:.1f}%")
-    return joined(tag("span", fill, class_="track", aria_hidden="true"), f"{share:.1f} %")
-
-
 def _picture(picture: Picture) -> Markup:
-    """An image of its own, so that names inside one drawing cannot meet those of another."""
+    """The figure as an image of its own, so that ids of two SVGs on the page cannot clash."""
     data = base64.b64encode(rendered(picture.figure, "svg")).decode()
     inches = float(picture.figure.get_figwidth())
     style = f"min-width:{LEAST * inches:.0f}px;max-width:{MOST * inches:.0f}px"

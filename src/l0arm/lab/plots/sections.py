@@ -1,67 +1,85 @@
-"""The sections of a report: one that compares runs, and one for each of them."""
+"""What runs put into a report: a section for each run, and one that compares them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from l0arm.lab.plots.accuracy import accuracy_by_epoch, settled
-from l0arm.lab.plots.deployed_forms import Forms, Spread, deployed_forms, place
-from l0arm.lab.plots.flops_curves import unit_of
-from l0arm.lab.plots.gate_histograms import gate_histograms
-from l0arm.lab.plots.protocols import Epoch, Runs
-from l0arm.lab.plots.pruning import prune_rate_and_flops
+from l0arm.lab.plots.deployment import deployed_forms, place
+from l0arm.lab.plots.gates import gate_histograms
 from l0arm.lab.plots.report import Grid, Layer, Picture, Section
 from l0arm.lab.plots.surviving import surviving_filters, surviving_inputs
+from l0arm.lab.plots.training_curves import (
+    accuracy_by_epoch,
+    lowest_after_start,
+    prune_rate_and_flops,
+    unit_of,
+)
+
+if TYPE_CHECKING:
+    from l0arm.lab.plots.training_curves import Runs
+    from l0arm.lab.runs.records import EpochRecord
+    from l0arm.lab.tables.bench_record import BenchRecord
+
+FACTS = (
+    "test accuracy",
+    "prune rate (as the paper counts)",
+    "prune rate (realised)",
+    "architecture",
+    "expected inference FLOPs, of dense",
+    "gates undecided",
+    "epochs",
+    "time per epoch",
+)
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """Gates that sit on the pixels of the image."""
+    """g(phi) of gates on the pixels of the image."""
 
     pi: Sequence[float]
     shape: tuple[int, int] = (28, 28)
-    tau: float = 0.5  # open are those above
+    tau: float = 0.5  # gates above are open
 
 
 @dataclass(frozen=True)
 class Filters:
-    """Weights of the first layer, units x channels x height x width, and g(phi) of their gates."""
+    """Weights of the first layer, units x channels x height x width, with g(phi) of their gates."""
 
     weight: Any
     pi: Sequence[float]
     called: str = "filters"
-    tau: float = 0.5  # open are those above
+    tau: float = 0.5  # gates above are open
 
 
 @dataclass(frozen=True)
 class Run:
-    """A run as the report sees it."""
+    """A run as figures and reports draw it."""
 
     network: str  # "MLP 784-300-100"
-    label: str  # "L0-ARM (λ = 0.1/N), seed 0": tells it from others of the same network
-    epochs: Sequence[Epoch]
+    label: str  # "L0-ARM (λ = 0.1/N), seed 0", unique among the runs of a network
+    epochs: Sequence[EpochRecord]
     planned: int  # epochs
     settings: Mapping[str, str] = field(default_factory=dict)
     inputs: Inputs | None = None
     filters: Filters | None = None
-    forms: Forms | None = None  # measured side by side
+    forms: BenchRecord | None = None  # what l0arm bench measured
 
 
 def comparison_section(runs: Sequence[Run], title: str = "Comparison") -> Section:
-    """All runs in one table, and those of one network on common axes."""
-    networks: dict[str, dict[str, Sequence[Epoch]]] = {}
+    """All runs in one table, and the curves of each network on common axes."""
+    networks: dict[str, dict[str, Sequence[EpochRecord]]] = {}
     for run in runs:
         networks.setdefault(run.network, {})[run.label] = run.epochs
-    pictures = [p for network, of in networks.items() for p in _curves(network, of)]
+    pictures = [p for network, curves in networks.items() for p in _curves(network, curves)]
     header = ("run", *facts_of(runs[0])) if runs else ("run",)
     rows = [(f"{run.network}, {run.label}", *facts_of(run).values()) for run in runs]
     return Section(title, tables=[Grid(header, rows)], pictures=pictures)
 
 
 def run_section(run: Run) -> Section:
-    """What one run came to, what is left of its network, and how it got there."""
+    """The results of one run, what is left of its network, and its histograms."""
     last = run.epochs[-1] if run.epochs else None
     layers = [Layer(g.name, g.open, g.units) for g in last.groups] if last else []
     text = [] if last and last.epoch >= run.planned else ["This run is not finished."]
@@ -77,7 +95,7 @@ def run_section(run: Run) -> Section:
 
 
 def facts_of(run: Run) -> dict[str, str]:
-    """The last epoch in a few numbers, never the best one; the same keys for every run."""
+    """The last epoch (never the best one) in a few numbers, with the same keys for every run."""
     done = len(run.epochs) and run.epochs[-1].epoch
     epochs = f"{done} of {run.planned}"
     if not run.epochs:
@@ -98,26 +116,14 @@ def facts_of(run: Run) -> dict[str, str]:
     return dict(zip(FACTS, values, strict=True))
 
 
-FACTS = (
-    "test accuracy",
-    "prune rate (as the paper counts)",
-    "prune rate (realised)",
-    "architecture",
-    "expected inference FLOPs, of dense",
-    "gates undecided",
-    "epochs",
-    "time per epoch",
-)
-
-
-def _flops(epoch: Epoch) -> str:
+def _flops(epoch: EpochRecord) -> str:
     size, unit = unit_of(epoch.flops_dense)
     share = 100 * epoch.flops_inference / epoch.flops_dense
     return f"{share:.1f} % of {epoch.flops_dense / size:.3g} {unit}"
 
 
 def _curves(network: str, runs: Runs) -> list[Picture]:
-    """Fig. 3 and Fig. 5 for the runs of one network, as far as they have come."""
+    """Fig. 3 and Fig. 5 for the runs of one network, with the epochs that are done."""
     names = f"{network}: {'; '.join(runs)}"
     pictures = []
     if any(epochs and epochs[-1].groups for epochs in runs.values()):
@@ -133,7 +139,7 @@ def _curves(network: str, runs: Runs) -> list[Picture]:
     if any(runs.values()):
         pictures.append(
             Picture(
-                accuracy_by_epoch(runs, title=network, lowest=settled(runs)),
+                accuracy_by_epoch(runs, title=network, lowest=lowest_after_start(runs)),
                 alt=f"Test accuracy by epoch of {names}",
                 caption=f"{network}: test accuracy by epoch (the paper's Fig. 5). Nothing was "
                 "chosen by it.",
@@ -174,7 +180,7 @@ def _pictures(run: Run) -> list[Picture]:
     return pictures
 
 
-def _forms_picture(measured: Forms, name: str) -> Picture:
+def _forms_picture(measured: BenchRecord, name: str) -> Picture:
     quick = "A quick run, not for comparison. " if measured.quick else ""
     return Picture(
         deployed_forms(measured),
@@ -186,26 +192,23 @@ def _forms_picture(measured: Forms, name: str) -> Picture:
     )
 
 
-def _forms_table(measured: Forms) -> Grid:
+def _forms_table(measured: BenchRecord) -> Grid:
     """The numbers behind the bars."""
     header = ("form", "parameters", "bytes", *(f"ms, {place(t)}" for t in measured.latency))
+    times = {name: [timed.ms[name] for timed in measured.latency] for name in measured.forms}
     rows = [
         (
             name,
             "–" if form.parameters is None else f"{form.parameters:,}",
             f"{form.bytes:,}",
-            *(_spread(timed.ms[name]) for timed in measured.latency),
+            *(f"{ms.median:.3f} [{ms.low:.3f}–{ms.high:.3f}]" for ms in times[name]),
         )
         for name, form in measured.forms.items()
     ]
     return Grid(header, rows, caption="Forms of the network, as l0arm bench measured them")
 
 
-def _spread(ms: Spread) -> str:
-    return f"{ms.median:.3f} [{ms.low:.3f}–{ms.high:.3f}]"
-
-
-def _histograms(epochs: Sequence[Epoch], name: str, by_group: bool) -> Picture:
+def _histograms(epochs: Sequence[EpochRecord], name: str, by_group: bool) -> Picture:
     where = "by group" if by_group else "of all gates"
     return Picture(
         gate_histograms(epochs, by_group=by_group, per_row=2),

@@ -1,4 +1,4 @@
-"""What survives, as pictures: the gates of an image's pixels, and the filters of a first layer."""
+"""Figures of what survives: input pixels and first-layer filters, with their gates."""
 
 from __future__ import annotations
 
@@ -22,7 +22,24 @@ PER_ROW = 10
 def surviving_inputs(
     pi: Sequence[float], shape: tuple[int, int] = (28, 28), tau: float = 0.5
 ) -> Figure:
-    """g(phi) of the gate of every pixel, and the pixels that stay open: g(phi) > tau, Eq. 14."""
+    """The gates of the input pixels: g(phi) of each, and which pixels stay.
+
+    Args:
+        pi: g(phi) of every pixel, row by row.
+        shape: Height and width of the image.
+        tau: A pixel stays if g(phi) > tau (Eq. 14).
+
+    Returns:
+        The figure, with g(phi) on the left and the open pixels on the right.
+
+    Raises:
+        ValueError: The number of gates does not fit the shape.
+
+    Example:
+        >>> figure = surviving_inputs([0.9, 0.1, 0.8, 0.7], shape=(2, 2))
+        >>> figure.axes[1].get_title()
+        '3 of 4 inputs kept (dark)'
+    """
     if len(pi) != math.prod(shape):
         raise ValueError(
             f"{len(pi)} gates do not make an image of {shape[0]} x {shape[1]}; give the shape of "
@@ -30,6 +47,8 @@ def surviving_inputs(
         )
     image = np.asarray(pi, dtype=float).reshape(shape)
     figure = new_figure(height=2.6, width=PANEL_WIDTH)
+    from matplotlib.colors import ListedColormap  # new_figure has checked that it is installed
+
     left, right = figure.subplots(1, 2)
     drawn = left.imshow(image, cmap="cividis", vmin=0.0, vmax=1.0, interpolation="nearest")
     bar = figure.colorbar(drawn, ax=left, shrink=0.85)
@@ -37,7 +56,8 @@ def surviving_inputs(
     bar.ax.tick_params(labelsize=8)
     left.set_title("g(φ) of each input", fontsize=10)
     kept = image > tau
-    right.imshow(kept, cmap=_two_colours(), vmin=0, vmax=1, interpolation="nearest")
+    two_colours = ListedColormap([CLOSED, "#0B3C5D"])
+    right.imshow(kept, cmap=two_colours, vmin=0, vmax=1, interpolation="nearest")
     right.set_title(f"{int(kept.sum())} of {kept.size} inputs kept (dark)", fontsize=10)
     for axes in (left, right):
         axes.set_xticks([])
@@ -48,11 +68,27 @@ def surviving_inputs(
 def surviving_filters(
     weight: Any, pi: Sequence[float], *, tau: float = 0.5, most: int = 100, called: str = "filters"
 ) -> Figure:
-    """The filters of a layer that sees the image, each a small picture; closed ones are empty.
+    """The filters of the first layer as small pictures. Closed filters are empty.
 
-    ``weight`` is units x channels x height x width with one or three channels; with three, a filter
-    is their mean. The rows of a fully connected first layer can be drawn too, once they have that
-    shape; ``called`` says what they are.
+    Args:
+        weight: An array of units x channels x height x width, with one or three channels. Three
+            channels are averaged. The rows of a fully connected first layer can be drawn too if
+            they are reshaped to images.
+        pi: g(phi) of the gate of each unit.
+        tau: A filter stays if g(phi) > tau (Eq. 14).
+        most: Draw at most this many filters.
+        called: What the title calls them, such as "neurons".
+
+    Returns:
+        The figure. Its title says how many filters stay and the range of the colours.
+
+    Raises:
+        ValueError: The weights are not filters of images, or their number is not that of the gates.
+
+    Example:
+        >>> weight = np.ones((3, 1, 5, 5))
+        >>> surviving_filters(weight, [0.9, 0.2, 0.8]).get_suptitle()
+        '2 of 3 filters kept; blue < 0 < red, ±1'
     """
     filters = _filters(weight, pi)
     shown = min(len(filters), most)
@@ -79,6 +115,7 @@ def surviving_filters(
 
 
 def _filters(weight: Any, pi: Sequence[float]) -> NDArray[np.float64]:
+    """Validate the weights and average their channels."""
     values = np.asarray(weight, dtype=float)
     if values.ndim != 4 or values.shape[1] not in (1, 3):
         raise ValueError(
@@ -101,9 +138,3 @@ def _filter(axes: Axes, image: NDArray[np.float64], kept: bool, limit: float) ->
     axes.set_facecolor(CLOSED)
     axes.set_box_aspect(image.shape[0] / image.shape[1])
     axes.spines[:].set_visible(False)
-
-
-def _two_colours() -> Any:
-    from matplotlib.colors import ListedColormap
-
-    return ListedColormap([CLOSED, "#0B3C5D"])

@@ -1,31 +1,26 @@
 """Bias, variance and cost: three panels, a row for each estimator, a mark for each stage."""
 
-from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 
 from l0arm.lab.plots import estimator_comparison
+from l0arm.lab.tables.estimator_table import Line
 
 
-@dataclass(frozen=True)
-class Line:
-    estimator: str
-    stage: str
-    unbiased: bool = True
-    ratio: float = 1.0
-    ratio_error: float = 0.1
-    bias: float = 0.0
-    bias_error: float = 0.2
-    bias_limit: float = 0.4
-    bias_shown: bool = False
-    evaluations: float = 2.0
-    seconds: float = 0.003
-    seconds_spread: float = 0.001
+def line(estimator: str, **changes: Any) -> Line:
+    """An unbiased estimator at the start of training."""
+    variance = {"variance": 1.0, "variance_error": 0.1, "ratio": 1.0, "ratio_error": 0.1}
+    bias = {"bias": 0.0, "bias_error": 0.2, "bias_limit": 0.4, "bias_shown": False}
+    cost = {"evaluations": 2.0, "evaluations_error": 0.0, "seconds": 0.003, "seconds_spread": 0.001}
+    known = {"stage": "start", "unbiased": True, **variance, **bias, **cost}
+    return Line(estimator, **{**known, **changes})
 
 
-def test_every_figure_is_where_it_belongs() -> None:
-    biased = Line("concrete", "start", False, 0.01, 0.002, 0.5, 0.1, 0.7, True, 1.0, 0.002, 0.01)
-    lines = [Line("arm", "start"), replace(biased, stage="start")]
+def test_every_number_is_where_it_belongs() -> None:
+    bias = {"unbiased": False, "bias": 0.5, "bias_error": 0.1, "bias_shown": True}
+    cost = {"evaluations": 1.0, "seconds": 0.002, "seconds_spread": 0.01}
+    lines = [line("arm"), line("concrete", ratio=0.01, ratio_error=0.002, **bias, **cost)]
     left, middle, right = estimator_comparison(lines, title="T").axes
     assert [text.get_text() for text in left.get_yticklabels()] == ["concrete (biased)", "arm"]
     dot, limit = left.lines[0], left.lines[-1]
@@ -41,7 +36,7 @@ def test_every_figure_is_where_it_belongs() -> None:
 
 
 def test_no_variance_is_no_dot() -> None:
-    lines = [Line("arm", "start"), Line("straight-through", "start", False, ratio=0.0)]
+    lines = [line("arm"), line("straight-through", unbiased=False, ratio=0.0)]
     _, middle, _ = estimator_comparison(lines).axes
     assert middle.lines[0].get_xdata().tolist() == [1.0]
 
