@@ -1,18 +1,18 @@
-"""Sections of runs: the last epoch's figures, and only pictures that the run has data for."""
+"""Sections of runs: the numbers of the last epoch, and only pictures that the run has data for."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from l0arm.lab.plots.report import Layer, page
+from l0arm.lab.plots.report import Layer, Section, page
 from l0arm.lab.plots.sections import FACTS, Filters, Inputs, Run, comparison_section, run_section
-from l0arm.lab.runs.records import EpochRecord, GroupRecord
 from l0arm.lab.tables.bench_record import BenchRecord, FormRecord
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def runs(gated_run: Callable[..., Any], dense_run: list[Any]) -> list[Run]:
     return [
         Run("LeNet-5", "L0-ARM, seed 0", gated_run(5), planned=5, settings={"lam": "0.1"}),
@@ -22,9 +22,18 @@ def runs(gated_run: Callable[..., Any], dense_run: list[Any]) -> list[Run]:
     ]
 
 
-def test_facts_are_those_of_the_last_epoch(runs: list[Run]) -> None:
-    facts = run_section(runs[0]).facts
-    assert dict(facts) == {
+@pytest.fixture(scope="module")
+def sections(runs: list[Run]) -> list[Section]:
+    return [run_section(run) for run in runs]
+
+
+@pytest.fixture(scope="module")
+def comparison(runs: list[Run]) -> Section:
+    return comparison_section(runs)
+
+
+def test_facts_are_those_of_the_last_epoch(sections: list[Section]) -> None:
+    assert dict(sections[0].facts) == {
         "test accuracy": "98.00 %",
         "prune rate (as the paper counts)": "50.00 %",
         "prune rate (realised)": "51.00 %",
@@ -36,22 +45,22 @@ def test_facts_are_those_of_the_last_epoch(runs: list[Run]) -> None:
     }
 
 
-def test_a_dense_run_claims_nothing_about_gates(runs: list[Run]) -> None:
-    section = run_section(runs[1])
+def test_a_dense_run_claims_nothing_about_gates(sections: list[Section]) -> None:
+    section = sections[1]
     assert list(section.facts.values()) == [
         "98.00 %", "–", "–", "full model", "–", "–", "3 of 5", "2.0 s",
     ]  # fmt: skip
     assert (list(section.layers), list(section.pictures)) == ([], [])
 
 
-def test_a_run_that_is_not_finished_says_so(runs: list[Run]) -> None:
-    texts = [list(run_section(run).text) for run in runs]
+def test_a_run_that_is_not_finished_says_so(sections: list[Section]) -> None:
+    texts = [list(section.text) for section in sections]
     assert texts == [[], *[["This run is not finished."]] * 3]
-    assert run_section(runs[3]).facts["epochs"] == "0 of 200"
+    assert sections[3].facts["epochs"] == "0 of 200"
 
 
-def test_structure_and_settings_come_from_the_run(runs: list[Run]) -> None:
-    section = run_section(runs[0])
+def test_structure_and_settings_come_from_the_run(sections: list[Section]) -> None:
+    section = sections[0]
     assert list(section.layers) == [Layer("conv1", 5, 10), Layer("fc1", 20, 20)]
     assert section.settings == {"lam": "0.1"}
     assert [picture.alt.partition(" from")[0] for picture in section.pictures] == [
@@ -104,17 +113,16 @@ def test_a_full_measurement_says_nothing_of_quick(dense_run: list[Any]) -> None:
     assert picture.caption.startswith("Latency of the forms")
 
 
-def test_the_comparison_has_a_row_for_each_run(runs: list[Run]) -> None:
-    section = comparison_section(runs)
-    (grid,) = section.tables
+def test_the_comparison_has_a_row_for_each_run(runs: list[Run], comparison: Section) -> None:
+    (grid,) = comparison.tables
     assert tuple(grid.header) == ("run", *FACTS)
     assert [row[0] for row in grid.rows] == [f"{run.network}, {run.label}" for run in runs]
     assert [len(row) for row in grid.rows] == [len(grid.header)] * 4
     assert [row[1] for row in grid.rows] == ["98.00 %", "98.00 %", "98.00 %", "–"]
 
 
-def test_networks_are_compared_apart(runs: list[Run]) -> None:
-    alts = [picture.alt for picture in comparison_section(runs).pictures]
+def test_each_network_has_its_own_curves(comparison: Section) -> None:
+    alts = [picture.alt for picture in comparison.pictures]
     assert alts == [
         "Prune rate and expected FLOPs by epoch of LeNet-5: L0-ARM, seed 0; dense, seed 0",
         "Test accuracy by epoch of LeNet-5: L0-ARM, seed 0; dense, seed 0",
@@ -127,24 +135,7 @@ def test_runs_that_have_not_begun_have_no_pictures(runs: list[Run]) -> None:
     assert list(comparison_section(runs[3:]).pictures) == []
 
 
-def test_records_of_real_runs_fit() -> None:
-    record = EpochRecord(
-        epoch=1,
-        steps=600,
-        lr=1e-3,
-        train_loss=0.5,
-        penalty=0.1,
-        train_accuracy=90.0,
-        test_loss=0.4,
-        test_accuracy=91.5,
-        seconds=3.0,
-        flops_dense=100.0,
-        flops_inference=50.0,
-        flops_training=100.0,
-        groups=(GroupRecord("fc1", 4, 3, (1, 0, 0, 3)),),
-        by_step=((1, 100.0, 50.0),),
-    )
-    run = Run("MLP", "L0-ARM", [record], planned=1)
-    html = page("One run", [comparison_section([run]), run_section(run)])
-    assert "3 of 4" in html
-    assert "91.50 %" in html
+def test_sections_make_a_page(sections: list[Section]) -> None:
+    html = page("Runs", [replace(sections[0], pictures=sections[0].pictures[:1])])
+    assert "5 of 10" in html
+    assert "98.00 %" in html
