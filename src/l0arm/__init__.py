@@ -4,7 +4,7 @@ Every unit of a network gets a stochastic binary gate z ~ Bernoulli(g(phi)); phi
 with the weights, and closed units are not computed, in training or after.
 """
 
-from l0arm import estimators, gates, methods, metrics, models, penalties
+from l0arm import distributed, estimators, gates, methods, metrics, models, penalties
 from l0arm._sparsify import sparsify
 from l0arm.compaction import (
     Certificate,
@@ -20,7 +20,16 @@ from l0arm.compaction import (
 )
 from l0arm.costs import BudgetWarning, expected_flops, fit_threshold
 from l0arm.gates import HardSigmoid, ScaledSigmoid
-from l0arm.gating import EmptyGroupWarning, Gated, Group, Loss, NonFiniteLoss, Patch, Slice
+from l0arm.gating import (
+    EmptyGroupWarning,
+    Gated,
+    Group,
+    Loss,
+    NonFiniteLoss,
+    NotSynchronised,
+    Patch,
+    Slice,
+)
 from l0arm.methods import Course
 from l0arm.metrics import architecture, expected_l0, prune_rate
 from l0arm.planning import Plan, PlanError, plan
@@ -38,6 +47,7 @@ __all__ = [
     "HardSigmoid",
     "Loss",
     "NonFiniteLoss",
+    "NotSynchronised",
     "Patch",
     "Plan",
     "PlanError",
@@ -48,6 +58,7 @@ __all__ = [
     "certified",
     "certify",
     "compact",
+    "distributed",
     "estimators",
     "expand",
     "expected_flops",

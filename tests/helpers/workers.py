@@ -15,8 +15,7 @@ from torch import distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from l0arm import Gated, Group, NonFiniteLoss, Slice, sparsify
-from l0arm.distributed import WholeLoss
-from l0arm.distributed.redirection import loss_through
+from l0arm.distributed import WholeLoss, loss_through
 from l0arm.estimators import ARM
 from l0arm.gating import NotSynchronised
 
@@ -96,7 +95,7 @@ def by_hand(gated: Gated, rank: int, step: int) -> list[Tensor]:
 
 def train_under(rank: int, settings: dict[str, Any], draws: Any) -> dict[str, Any]:
     """Three steps: how far the ranks differ after each, and DDP's gradients from those by hand."""
-    gated, masks, local, told = gated_network(torch.float64), [], [], []
+    gated, masks, local, reported = gated_network(torch.float64), [], [], []
     step = DistributedDataParallel(WholeLoss(gated, draws), **settings)
     optimizer = torch.optim.Adam(gated.parameter_groups(lr=1e-2, gate_lr=1e-1))
     torch.manual_seed(1 + rank)
@@ -112,7 +111,7 @@ def train_under(rank: int, settings: dict[str, Any], draws: Any) -> dict[str, An
             return local[-1]
 
         optimizer.zero_grad()
-        told.append((loss := step(closure, weight=len(y))).data)
+        reported.append((loss := step(closure, weight=len(y))).data)
         loss.backward()
         wrong = max(wrong, furthest([p.grad for p in gated.parameters()], hand))
         optimizer.step()
@@ -123,7 +122,7 @@ def train_under(rank: int, settings: dict[str, Any], draws: Any) -> dict[str, An
         "moved": furthest([gated.phi], [gated_network(torch.float64).phi]),
         "masks": torch.stack(masks),
         "local": torch.stack(local[::2]).detach(),  # of the first evaluation of each step
-        "told": torch.stack(told),
+        "reported": torch.stack(reported),
         "buffers apart": furthest(*gathered(gated.model.norm.running_mean)),
     }
 

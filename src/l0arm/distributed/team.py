@@ -1,6 +1,6 @@
-"""The processes of a run: who this one is, and the few things they tell each other.
+"""The processes of a run: joining them, and the few things they exchange.
 
-Only numbers, tensors and text travel, never pickled objects.
+Only numbers, tensors and text are exchanged, never pickled objects.
 """
 
 from __future__ import annotations
@@ -17,13 +17,25 @@ from torch import distributed as dist
 BROKEN = re.compile("gloo|nccl|connection|socket|peer|timed? ?out", re.IGNORECASE)
 
 
+class NoBackend(RuntimeError):
+    """This build of torch cannot connect processes."""
+
+
 class ProcessLost(RuntimeError):
     """Another process of the run ended or cannot be reached."""
 
 
 @contextmanager
-def noticing_losses() -> Iterator[None]:
-    """What torch raises when another process is gone, as ProcessLost."""
+def noticing_lost_processes() -> Iterator[None]:
+    """Raise ProcessLost instead of what torch raises when another process is gone.
+
+    Example:
+        >>> with noticing_lost_processes():
+        ...     raise RuntimeError("[gloo] Connection closed by peer")
+        Traceback (most recent call last):
+            ...
+        l0arm.distributed.team.ProcessLost: another process of the run is gone ([gloo] ...)
+    """
     try:
         yield
     except ProcessLost:
@@ -37,21 +49,28 @@ def noticing_losses() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Team:
-    """``size`` processes, of which this one is number ``rank``; alone unless told otherwise.
+    """The processes of a run, as one of them sees them; by default it is alone.
 
-    >>> Team().sum([1.5, 2])
-    [1.5, 2.0]
+    Attributes:
+        rank: The number of this process.
+        size: How many processes there are.
+        device: Where tensors must be to be exchanged.
+
+    Example:
+        >>> Team().sum([1.5, 2])
+        [1.5, 2.0]
     """
 
     rank: int = 0
     size: int = 1
-    device: str = "cpu"  # of what travels
+    device: str = "cpu"
 
     @staticmethod
     def here(device: str = "cpu") -> Team:
         """The process group that this process has joined, if any.
 
-        What travels is on the CPU if a backend takes it there; NCCL alone needs it on ``device``.
+        Tensors are exchanged on the CPU if a backend can do that. NCCL alone needs them on
+        ``device``.
         """
         if not (dist.is_available() and dist.is_initialized()):
             return Team()
@@ -60,35 +79,66 @@ class Team:
 
     @property
     def first(self) -> bool:
-        """Whether this is the one that writes files and speaks."""
+        """Whether this is the process that writes files and prints."""
         return self.rank == 0
 
     def sum(self, numbers: Sequence[float]) -> list[float]:
-        """Each number added up over all processes, in double precision."""
+        """Sum each number over all processes, in double precision."""
         total = torch.tensor(numbers, dtype=torch.float64, device=self.device)
         if self.size > 1:
-            with noticing_losses():
+            with noticing_lost_processes():
                 dist.all_reduce(total)
         return total.tolist()
 
-    def any(self, wish: bool) -> bool:
-        """Whether at least one process says yes."""
-        return self.sum([wish])[0] > 0
+    def any(self, flag: bool) -> bool:
+        """Whether the flag is set in at least one process."""
+        return self.sum([flag])[0] > 0
 
     def stacked(self, tensor: Tensor) -> Tensor:
         """The tensors of all processes (of one shape), along a new first dimension."""
         parts = [torch.empty_like(tensor) for _ in range(self.size)]
         if self.size == 1:
             return tensor[None]
-        with noticing_losses():
+        with noticing_lost_processes():
             dist.all_gather(parts, tensor)
         return torch.stack(parts)
 
     def texts(self, text: str) -> list[str]:
-        """What each process says, in the order of ranks."""
+        """The texts of all processes, in the order of ranks."""
         data = torch.frombuffer(bytearray(text.encode() + b"\0"), dtype=torch.uint8)
         length = int(self.stacked(torch.tensor(len(data), device=self.device)).max())
         padded = torch.zeros(length, dtype=torch.uint8, device=self.device)
         padded[: len(data)] = data
         rows = self.stacked(padded).cpu()
         return [bytes(row.tolist()).rstrip(b"\0").decode() for row in rows]
+
+
+@contextmanager
+def launched_team() -> Iterator[Team]:
+    """Join the processes that torchrun started together; without torchrun, this one is alone.
+
+    Messages travel by gloo, gradients on GPUs by NCCL.
+
+    Raises:
+        NoBackend: This build of torch has no gloo.
+
+    Example:
+        >>> with launched_team() as team:
+        ...     team.size
+        1
+    """
+    if not (dist.is_available() and dist.is_torchelastic_launched()):
+        yield Team()
+        return
+    if not dist.is_gloo_available():
+        raise NoBackend(
+            "this torch has no gloo, which connects the processes; install a build with it, or "
+            "start one process without torchrun"
+        )
+    gpus = torch.cuda.is_available() and dist.is_nccl_available()
+    with noticing_lost_processes():
+        dist.init_process_group("cpu:gloo,cuda:nccl" if gpus else "gloo")
+    try:
+        yield Team.here()
+    finally:
+        dist.destroy_process_group()

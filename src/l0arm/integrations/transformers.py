@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from l0arm.distributed.redirection import loss_through, unwrapped
+from l0arm.distributed import loss_through, unwrapped
 from l0arm.methods import Course
 from l0arm.metrics import architecture, prune_rate
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from l0arm.costs import FlopsMeter
-from l0arm.distributed import ProcessLost, Team, noticing_losses
+from l0arm.distributed import ProcessLost, Team, noticing_lost_processes
 from l0arm.files import write_json
 from l0arm.gating import Gated, NonFiniteLoss
 from l0arm.lab.data import Dataset, batches, crop_and_flip, shift
@@ -104,7 +104,7 @@ def _take(stack: ExitStack, folder: RunFolder, recipe: Recipe, resume: bool, ima
 def _run(loop: _Loop) -> dict[str, Any]:
     """To the end; what ends it before is told with what was saved."""
     try:
-        with noticing_losses() if loop.team.size > 1 else nullcontext():
+        with noticing_lost_processes() if loop.team.size > 1 else nullcontext():
             return loop.run()
     except NonFiniteLoss as error:
         half = loop.recipe.training.precision == "fp16"

@@ -1,15 +1,16 @@
-"""Two real processes under every setting of DDP: equal parameters, the right gradient, refusals."""
+"""Losses in two real processes under every setting of DDP, and in one process."""
 
 from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from tests.helpers.two import in_two_processes
 from tests.helpers.workers import SETTINGS, SIZES, gated_network, settings_of_ddp
-from torch import nn
+from torch import Tensor, nn
 from torch.testing import assert_close
 
-from l0arm.distributed import WholeLoss
+from l0arm.distributed import WholeLoss, loss_through, unwrapped
 
 
 @pytest.fixture(scope="module")
@@ -40,14 +41,14 @@ def test_masks_differ_between_ranks_unless_they_are_shared(facts: list[Any], set
 
 
 @pytest.mark.parametrize("settings", SETTINGS)
-def test_the_loss_told_is_ones_own_or_the_mean_over_all_examples(
+def test_the_reported_loss_is_that_of_the_process_or_the_mean_over_all_examples(
     facts: list[Any], settings: str
 ) -> None:
     own, shared = ([fact[f"{settings}/{d}"] for fact in facts] for d in ("own", "shared"))
-    assert all(torch.equal(fact["told"], fact["local"]) for fact in own)
+    assert all(torch.equal(fact["reported"], fact["local"]) for fact in own)
     mean = sum(n * fact["local"] for n, fact in zip(SIZES, shared, strict=True)) / sum(SIZES)
-    assert all(torch.equal(fact["told"], shared[0]["told"]) for fact in shared)
-    assert_close(shared[0]["told"], mean, rtol=1e-12, atol=0)
+    assert all(torch.equal(fact["reported"], shared[0]["reported"]) for fact in shared)
+    assert_close(shared[0]["reported"], mean, rtol=1e-12, atol=0)
 
 
 def test_buffers_follow_the_first_rank_only_if_asked(facts: list[Any]) -> None:
@@ -107,8 +108,8 @@ def test_alone_it_is_the_loss_of_the_gated_model() -> None:
         gated = gated_network()
         x, y = torch.rand(4, 1, 6, 6, generator=torch.Generator().manual_seed(3)), torch.arange(4)
 
-        def closure(gated: Any = gated, x: Any = x, y: Any = y) -> torch.Tensor:
-            return nn.functional.cross_entropy(gated(x), y % 3)
+        def closure(gated: Any = gated, x: Any = x, y: Any = y) -> Tensor:
+            return F.cross_entropy(gated(x), y % 3)
 
         torch.manual_seed(2)
         loss = gated.loss(closure) if call == "gated" else WholeLoss(gated)(closure, weight=4)
@@ -128,3 +129,67 @@ def test_what_has_no_loss_is_refused() -> None:
         WholeLoss(nn.Linear(2, 2))
     with pytest.raises(ValueError, match="'own' or 'shared'"):
         WholeLoss(gated_network(), "both")  # type: ignore[arg-type]
+
+
+# Redirected: the loss inside a wrapper around the gated model
+
+
+class Wrapper(nn.Module):
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module, self.inside = module, False
+
+    def forward(self, *args: Tensor) -> object:
+        self.inside = True
+        try:
+            return self.module(*args)
+        finally:
+            self.inside = False
+
+
+def test_the_closure_runs_inside_the_wrapper_and_gives_the_same_loss() -> None:
+    gated = gated_network()
+    wrapper, seen = Wrapper(gated), []
+    x, y = torch.rand(4, 1, 6, 6), torch.arange(4) % 3
+
+    def closure() -> Tensor:
+        seen.append(wrapper.inside)
+        return F.cross_entropy(gated(x), y)
+
+    torch.manual_seed(1)
+    loss = loss_through(wrapper, gated, closure)
+    torch.manual_seed(1)
+    assert torch.equal(loss.total, gated_again(x, y))
+    assert seen == [True, True]
+    assert not loss.data.requires_grad
+    assert "forward" not in vars(gated)
+
+
+def gated_again(x: Tensor, y: Tensor) -> Tensor:
+    gated = gated_network()
+    torch.manual_seed(1)
+    return gated.loss(lambda: F.cross_entropy(gated(x), y)).total
+
+
+def test_a_forward_that_a_trainer_set_is_used_and_kept() -> None:
+    gated = gated_network()
+    calls, original = [], gated.forward
+    gated.forward = own = lambda *args: calls.append(args) or original(*args)
+    x = torch.rand(4, 1, 6, 6)
+    loss_through(gated, gated, lambda: gated(x).square().mean()).total.backward()
+    assert len(calls) == 2
+    assert vars(gated)["forward"] is own
+
+
+def test_the_forward_is_restored_when_the_loss_fails() -> None:
+    gated = gated_network()
+    with pytest.raises(ZeroDivisionError):
+        loss_through(gated, gated, lambda: 1 / 0)
+    assert "forward" not in vars(gated)
+
+
+def test_unwrapped_looks_inside_wrappers() -> None:
+    gated = gated_network()
+    assert unwrapped(Wrapper(Wrapper(gated))) is gated
+    with pytest.raises(TypeError, match="expected a Gated, bare or wrapped, got Linear"):
+        unwrapped(nn.Linear(1, 1))
