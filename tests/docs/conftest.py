@@ -11,7 +11,7 @@ from torch import distributed
 
 from l0arm.lab import data
 from l0arm.lab.data import MnistMini, mini
-from l0arm.planning.registry import RULES
+from l0arm.planning.rules.base import RULES
 
 
 @pytest.fixture

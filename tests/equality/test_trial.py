@@ -16,7 +16,7 @@ from l0arm import Group, Patch, Slice
 from l0arm.equality.trial import BLIND, COUNTS, MIXES, Trial
 from l0arm.gating.layout import resolve
 from l0arm.planning import plan
-from l0arm.planning.settle import UNSEEN, is_masked, settle
+from l0arm.planning.execution import UNSEEN, Candidates, choose_execution
 
 Network = Callable[[str], tuple[nn.Module, tuple[Any, ...]]]
 
@@ -90,12 +90,12 @@ def test_channel_shuffle_is_wrong_without_an_exception() -> None:
 def test_a_group_without_a_way_is_masked_and_the_others_are_not(network: Network) -> None:
     trial, group, _, _ = heads_of("attention, literal", network)
     mlp = plan(*network("attention, literal")).groups[1]
-    settled = settle(trial, [group, mlp], lambda place: [()])
-    assert [is_masked(one.group) for one in settled] == [True, False]
-    assert settled[0].reason.startswith("with fewer units 'attention' fails: RuntimeError: shape")
-    assert settled[1].reason == ""
-    assert settled[0].group.reads == group.reads
-    assert {piece.tensor for piece in settled[0].group.counts} == {
+    chosen = choose_execution(trial, [group, mlp], [Candidates(), Candidates()])
+    assert [choice.group.drops for choice in chosen] == [False, True]
+    assert chosen[0].reason.startswith("with fewer units 'attention' fails: RuntimeError: shape")
+    assert chosen[1].reason == ""
+    assert chosen[0].group.reads == group.reads
+    assert {piece.tensor for piece in chosen[0].group.counts} == {
         f"attention.{key}.weight" for key in "qkv"
     }
 

@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from l0arm.planning import PlanError, plan, rule
-from l0arm.planning.elementwise import elementwise
-from l0arm.planning.registry import find, forget
+from l0arm.planning.rules import elementwise
+from l0arm.planning.rules.base import find, forget
 
 
 class Between(nn.Module):

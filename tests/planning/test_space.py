@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from l0arm.planning.atoms import Atoms
-from l0arm.planning.elementwise import combine
-from l0arm.planning.reshaping import matching, reshape
-from l0arm.planning.site import Site, Trace
+from l0arm.planning.rules.base import Site, Trace
+from l0arm.planning.rules.pointwise import combine
+from l0arm.planning.rules.views import matching, reshape
 from l0arm.planning.space import Factor, Space, collapse, mixed, without
 
 

@@ -11,16 +11,12 @@ import torch
 from torch import Tensor, fx, nn
 
 from l0arm.gating.layout import named_tensors
-from l0arm.planning import rules
 from l0arm.planning.capture import Captured
-from l0arm.planning.registry import NotCovered, find, spaces_in
-from l0arm.planning.site import Site, Trace
+from l0arm.planning.rules.base import NotCovered, Site, Trace, find, spaces_in
 from l0arm.planning.space import Factor, Space
 
 INPUT = "an input of the model keeps its shape"
 OUTPUT = "an output of the model keeps its shape"
-
-__all__ = ["OUTPUT", "rules", "walk"]  # rules: imported so that they are registered
 
 
 def walk(

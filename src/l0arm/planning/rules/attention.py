@@ -1,17 +1,14 @@
-"""Attention goes by whole heads: the size of a head sets the scale and stays."""
+"""Fused attention. Units are whole heads: the size of a head sets the scale and stays."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
-from l0arm.planning.contraction import product
-from l0arm.planning.elementwise import combine
-from l0arm.planning.registry import rule
-from l0arm.planning.rules.contractions import batch
-from l0arm.planning.site import Site
+from l0arm.planning.rules.base import Site, rule
+from l0arm.planning.rules.contraction import batch, product
+from l0arm.planning.rules.pointwise import combine
 from l0arm.planning.space import Factor, Space, mixed
 
 
@@ -50,7 +47,7 @@ def attention(
 
 
 def _repeated(space: Space, heads: int) -> Space:
-    """Grouped queries: each key head serves several query heads."""
+    """Keys or values of grouped queries: each of their heads serves several query heads."""
     dim = len(space.shape) - 3
     times = heads // space.shape[dim]
     factors = [
@@ -59,9 +56,3 @@ def _repeated(space: Space, heads: int) -> Space:
     ]
     shape = (*space.shape[:dim], heads, *space.shape[dim + 1 :])
     return replace(space, shape=shape, factors=tuple(factors))
-
-
-@rule("aten.softmax", "aten._softmax", "aten.log_softmax", "aten.cumsum", "aten.cumprod")
-def along(site: Site, x: Space, dim: int, *settings: Any, **more: Any) -> Space:
-    """Every result along the dimension depends on all its elements."""
-    return mixed(site.atoms, x, {dim % len(x.shape)}, site.mixes())

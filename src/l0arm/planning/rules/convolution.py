@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from l0arm.planning.contraction import reading
-from l0arm.planning.elementwise import channelwise
-from l0arm.planning.registry import NotCovered, rule
-from l0arm.planning.site import Site
+from l0arm.planning.atoms import Array
+from l0arm.planning.rules.base import NotCovered, Site, rule
+from l0arm.planning.rules.contraction import reading
+from l0arm.planning.rules.pointwise import channelwise
 from l0arm.planning.space import Factor, Space, labels, mixed
 
 
@@ -32,7 +32,7 @@ def convolution(
         inner = reading(site, x, 1, weight, 1)
         made = labels(weight, 0)
     else:
-        inner = []
+        inner = list[Array]()
         made = _by_group(site, labels(x, 1), labels(weight, 0), groups)
     return _result(site, x, made, bias, macs, inner)
 
@@ -49,21 +49,21 @@ def transposed(
     groups: int = 1,
     dilation: Any = 1,
 ) -> Space:
-    """The weight lies the other way round: dim 0 reads, dim 1 makes."""
+    """Dim 0 of the weight reads the channels of x and dim 1 makes new ones."""
     x = _spatial(site, x, weight)
     macs = math.prod(x.shape) * math.prod(weight.shape[1:])
     if groups == 1:
         inner = reading(site, x, 1, weight, 0)
         made = labels(weight, 1)
     else:
-        inner = []
+        inner = list[Array]()
         rows = _by_group(site, labels(x, 1), labels(weight, 0), groups).reshape(groups, -1)
         made = np.repeat(rows[:, 0], weight.shape[1])
     return _result(site, x, made, bias, macs, inner)
 
 
 def _spatial(site: Site, x: Space, weight: Space) -> Space:
-    """A kernel mixes positions; along them nothing can be cut."""
+    """The input with its spatial dimensions mixed: a kernel reads several positions at once."""
     if len(x.shape) != len(weight.shape):
         raise NotCovered("a convolution of a batch")
     x = mixed(site.atoms, x, set(range(2, len(x.shape))), site.mixes())
@@ -73,20 +73,22 @@ def _spatial(site: Site, x: Space, weight: Space) -> Space:
     return x
 
 
-def _by_group(site: Site, read: Any, made: Any, groups: int) -> Any:
-    """A unit is a whole group of the convolution: its inputs, its filters, its outputs."""
+def _by_group(site: Site, read: Array, made: Array, groups: int) -> Array:
+    """The channels that are made. A unit is a whole group: its inputs, filters and outputs."""
     read, rows = read.reshape(groups, -1), made.reshape(groups, -1)
     reason = f"{site.where} needs whole groups"
     site.atoms.unite_along(read, (1,), reason)
     site.atoms.unite_along(rows, (1,), reason)
     site.atoms.unite(read[:, 0], rows[:, 0], reason)
-    site.counts(rows[:, 0], "groups")
+    site.record_count(rows[:, 0], "groups")
     return made
 
 
-def _result(site: Site, x: Space, made: Any, bias: Space | None, macs: int, inner: Any) -> Space:
+def _result(
+    site: Site, x: Space, made: Array, bias: Space | None, macs: int, inner: list[Array]
+) -> Space:
     factors = [f for f in x.factors if f.dims == (0,)]
     if made.any():
         factors.append(Factor((1,), made))
-    site.works(macs, [*(f.atoms for f in factors), *inner])
+    site.record_work(macs, [*(f.atoms for f in factors), *inner])
     return channelwise(site, Space(site.shape, tuple(factors), fixed=x.fixed), [bias], 1)

@@ -1,23 +1,22 @@
-"""Tables looked up by integers: rows are never cut, columns make units."""
+"""Lookups by integer: the rows of a table are never cut, its columns make units."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from l0arm.planning.registry import NotCovered, rule
-from l0arm.planning.site import Site
+from l0arm.planning.rules.base import NotCovered, Site, rule
 from l0arm.planning.space import Space, without
 
 
 @rule("aten.embedding")
 def embedding(site: Site, table: Space, indices: Space, *settings: Any) -> Space:
-    """table[indices]."""
+    """``table[indices]``."""
     return _looked_up(site, table, 0, len(indices.shape))
 
 
 @rule("aten.index.Tensor")
 def index(site: Site, x: Space, indices: list[Space | None]) -> Space:
-    """x[:, indices]: one dimension looked up."""
+    """``x[:, indices]``, along one dimension."""
     given = [dim for dim, chosen in enumerate(indices) if chosen is not None]
     chosen = indices[given[0]] if len(given) == 1 else None
     if chosen is None:
@@ -27,12 +26,12 @@ def index(site: Site, x: Space, indices: list[Space | None]) -> Space:
 
 @rule("aten.index_select")
 def index_select(site: Site, x: Space, dim: int, indices: Space) -> Space:
-    """Chosen positions of one dimension, which must not be cut."""
+    """Chosen positions along one dimension, which is never cut."""
     return _looked_up(site, x, dim % len(x.shape), 1)
 
 
 def _looked_up(site: Site, x: Space, dim: int, rank: int) -> Space:
-    """The dimension gives way to those of the numbers; the others keep their units."""
+    """The dimension is replaced by those of the indices. The others keep their units."""
     reason = f"{site.where} looks positions up by number"
     rest = without(site.atoms, x, {dim}, reason)
     to = {d: d if d < dim else d + rank for d in range(len(rest.shape))}

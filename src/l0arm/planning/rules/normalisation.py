@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from l0arm.planning.elementwise import channelwise, combine
-from l0arm.planning.registry import rule
-from l0arm.planning.site import Site
+from l0arm.planning.rules.base import Site, rule
+from l0arm.planning.rules.pointwise import channelwise, combine
 from l0arm.planning.space import Space, labels, mixed
 
 
@@ -20,9 +19,9 @@ def per_channel(
     variance: Space | None = None,
     *settings: Any,
 ) -> Space:
-    """Every channel on its own, with its own scale, shift and statistics."""
+    """Every channel has its own scale, shift and statistics."""
     x = mixed(site.atoms, x, {0, *range(2, len(x.shape))}, site.mixes())
-    site.counts(labels(x, 1))  # nn.InstanceNorm2d compares with num_features
+    site.record_count(labels(x, 1))  # nn.InstanceNorm2d compares with num_features
     return channelwise(site, x, [weight, bias, mean, variance], 1)
 
 
@@ -39,7 +38,7 @@ def group_norm(
     x = mixed(site.atoms, x, set(range(2, len(x.shape))), site.mixes())
     rows = labels(x, 1).reshape(groups, -1)
     site.atoms.unite_along(rows, (1,), f"{site.where} needs whole groups")
-    site.counts(rows[:, 0], "num_groups")
+    site.record_count(rows[:, 0], "num_groups")
     return channelwise(site, x, [weight, bias], 1)
 
 
@@ -52,7 +51,7 @@ def over_units(
     bias: Any = None,
     *settings: Any,
 ) -> Space:
-    """Statistics over the last dimensions: they mix their units (or go by whole heads)."""
+    """Statistics over the last dimensions mix their units. Units that are whole heads pass."""
     first = len(x.shape) - len(shape)
     x = mixed(site.atoms, x, set(range(first, len(x.shape))), site.mixes())
     parameters = [p for p in (weight, bias) if isinstance(p, Space)]

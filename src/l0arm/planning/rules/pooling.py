@@ -1,4 +1,4 @@
-"""Pooling, resizing and padding: space changes, channels stay."""
+"""Pooling, resizing and padding: spatial dimensions change, channels stay."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from l0arm.planning.registry import NotCovered, rule
-from l0arm.planning.site import Site
+from l0arm.planning.rules.base import NotCovered, Site, rule
 from l0arm.planning.space import Factor, Space, mixed
 
 POOLS = "max_pool avg_pool adaptive_avg_pool adaptive_max_pool"
@@ -23,7 +22,7 @@ def _names() -> list[str]:
 
 @rule(*_names(), *(f"aten.{name}" for name in RESIZES.split()))
 def spatial(site: Site, x: Space, *settings: Any, **more: Any) -> Space | tuple[Space, ...]:
-    """All but batch and channels are mixed."""
+    """Every dimension but batch and channels is mixed."""
     if len(x.shape) < 3:
         raise NotCovered("values with batch and channels")
     x = mixed(site.atoms, x, set(range(2, len(x.shape))), site.mixes())
@@ -34,7 +33,7 @@ def spatial(site: Site, x: Space, *settings: Any, **more: Any) -> Space | tuple[
 
 @rule("aten.pad", "aten.constant_pad_nd")
 def pad(site: Site, x: Space, widths: list[int], mode: Any = "constant", *value: Any) -> Space:
-    """Zeros around the last dimensions; positions that are added are never cut."""
+    """Constants around the last dimensions. The added positions are never cut."""
     rank = len(x.shape)
     sizes = {rank - 1 - n: widths[2 * n : 2 * n + 2] for n in range(len(widths) // 2)}
     padded = {dim for dim, ends in sizes.items() if any(ends)}
@@ -51,7 +50,7 @@ def pad(site: Site, x: Space, widths: list[int], mode: Any = "constant", *value:
 
 @rule("aten.pixel_shuffle", "aten.pixel_unshuffle")
 def pixel_shuffle(site: Site, x: Space, factor: int) -> Space:
-    """r^2 channels become one with r^2 times the positions: they go together; or the reverse."""
+    """r^2 channels become one with r^2 times the positions, or the reverse: they are one unit."""
     x = mixed(site.atoms, x, {0, 2, 3} if len(x.shape) == 4 else {0, 1, 2, 3}, site.mixes())
     channels = x.at(1)
     if channels is None or len(channels.dims) > 1:

@@ -1,11 +1,10 @@
-"""Recurrent layers feed every unit back to every other, through weights torch keeps in a list."""
+"""Recurrent layers: every unit feeds back to every other, so nothing of them is cut."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from l0arm.planning.registry import rule, spaces_in
-from l0arm.planning.site import Site
+from l0arm.planning.rules.base import Site, rule, spaces_in
 from l0arm.planning.space import Space
 
 CELLS = "lstm gru rnn_tanh rnn_relu lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell"
@@ -13,7 +12,7 @@ CELLS = "lstm gru rnn_tanh rnn_relu lstm_cell gru_cell rnn_tanh_cell rnn_relu_ce
 
 @rule(*(f"aten.{name}" for name in CELLS.split()))
 def recurrent(site: Site, *args: Any, **kwargs: Any) -> tuple[Space, ...] | Space:
-    """Left alone, with the reason."""
+    """Pins all units that come in. The results have none."""
     reason = f"{site.where} is recurrent: its weights are left alone"
     for space in spaces_in(*args, *kwargs.values()):
         site.pin(space, reason)

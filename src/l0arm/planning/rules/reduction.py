@@ -1,13 +1,12 @@
-"""Sums, means and extremes over dimensions."""
+"""Sums, means and extremes over dimensions; softmax and running sums along one."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
 
-from l0arm.planning.registry import NotCovered, rule
-from l0arm.planning.site import Site
-from l0arm.planning.space import Space, without
+from l0arm.planning.rules.base import NotCovered, Site, rule
+from l0arm.planning.space import Space, mixed, without
 
 OVER_SOME = """mean.dim sum.dim_IntList amax.default amin.default max.dim min.dim var.dim std.dim
 var.correction std.correction logsumexp.default prod.dim_int any.dim all.dim argmax.default
@@ -17,7 +16,7 @@ NORMS = ("norm", "linalg_vector_norm")  # their order comes before the dimension
 
 @rule(*(f"aten.{name}" for name in OVER_SOME.split()))
 def over_some(site: Site, x: Space, *settings: Any, **more: Any) -> Space | tuple[Space, ...]:
-    """Units stay in the dimensions that stay; those reduced over must not hold units alone."""
+    """Units in the other dimensions stay. A reduced dimension with units of its own is pinned."""
     if site.op in NORMS:
         settings = settings[1:]
     asked = more.get("dim", settings[0] if settings else None)
@@ -42,3 +41,9 @@ def _kept(reduced: Space, dims: set[int], shape: tuple[int, ...]) -> Space:
 def over_all(site: Site, x: Space, *settings: Any, **more: Any) -> Space:
     """A single number."""
     return without(site.atoms, x, set(range(len(x.shape))), site.mixes())
+
+
+@rule("aten.softmax", "aten._softmax", "aten.log_softmax", "aten.cumsum", "aten.cumprod")
+def along(site: Site, x: Space, dim: int, *settings: Any, **more: Any) -> Space:
+    """Every result along the dimension depends on several of its elements."""
+    return mixed(site.atoms, x, {dim % len(x.shape)}, site.mixes())

@@ -1,4 +1,4 @@
-"""Parts of a dimension: concatenation, splitting, slices."""
+"""Parts of a dimension: concatenation, splitting, slices, repetition."""
 
 from __future__ import annotations
 
@@ -9,21 +9,19 @@ from typing import Any
 import numpy as np
 
 from l0arm.planning.atoms import Array
-from l0arm.planning.elementwise import combine
-from l0arm.planning.registry import NotCovered, rule
-from l0arm.planning.reshaping import even_parts
-from l0arm.planning.site import Site
-from l0arm.planning.space import Factor, Space, mixed, picked, simplified
+from l0arm.planning.rules.base import NotCovered, Site, rule
+from l0arm.planning.rules.pointwise import combine
+from l0arm.planning.space import Factor, Space, line, mixed, picked, simplified
 
 
 @rule("aten.cat", "aten.concat")
 def cat(site: Site, parts: list[Space], dim: int = 0) -> Space:
-    """Labels one after the other; along the other dimensions the parts are cut alike."""
+    """Labels one after the other. Along the other dimensions the parts share their units."""
     dim %= len(site.shape)
     parts = [simplified(site.atoms, p) for p in parts if p.shape != (0,)]
     covers = {f.dims for p in parts for f in p.factors if dim in f.dims}
     dims = next(iter(covers)) if len(covers) == 1 else (dim,)
-    if len(covers) > 1:  # parts are labelled over different dimensions: only this one is left
+    if len(covers) > 1:  # parts are labelled over different dimensions: keep this one only
         others = {d for cover in covers for d in cover} - {dim}
         parts = [mixed(site.atoms, p, others, site.mixes()) for p in parts]
     rests = [p.relabelled([f for f in p.factors if dim not in f.dims]) for p in parts]
@@ -37,7 +35,7 @@ def cat(site: Site, parts: list[Space], dim: int = 0) -> Space:
 
 
 def _run(part: Space, dims: tuple[int, ...], dim: int) -> Array:
-    """The part's labels over ``dims``; zeros where it has none."""
+    """The part's labels over ``dims``, or zeros if it has none."""
     factor = part.at(dim)
     shape = [part.shape[d] for d in dims]
     if factor is None or factor.dims != dims:
@@ -72,7 +70,7 @@ def part(site: Site, x: Space, dim: int, start: int, stop: int, step: int = 1) -
 
 
 def _single(site: Site, factor: Factor, dim: int, index: int) -> list[Factor]:
-    """The labels of one position of a dimension: those of the others it is joint with, if any."""
+    """The labels left at one position of a dimension: those of its joint dimensions, if any."""
     if factor.dims == (dim,):
         site.atoms.pin(factor.atoms, f"{site.where} picks a position by number")
         return []
@@ -82,26 +80,26 @@ def _single(site: Site, factor: Factor, dim: int, index: int) -> list[Factor]:
 
 @rule("aten.chunk", "aten.split", "aten.split_with_sizes", "aten.tensor_split", "aten.unsafe_chunk")
 def split(site: Site, x: Space, sizes: Any, dim: int = 0) -> tuple[Space, ...]:
-    """Equal parts shrink alike; unequal ones are left to the test by values."""
+    """Equal parts shrink by the same units. Unequal ones are left to the trial by values."""
     dim %= len(x.shape)
     widths = [shape[dim] for shape in site.shapes]
     if len(set(widths)) == 1 and len(widths) > 1:
-        even_parts(site, x, dim, widths[0])
+        _even_parts(site, x, dim, widths[0])
     stops = np.cumsum(widths).tolist()
     pieces = [part(site, x, dim, s - w, s) for s, w in zip(stops, widths, strict=True)]
     for piece in pieces:
         for factor in piece.factors:
             if factor.dims == (dim,):
-                site.counts(factor.atoms)
+                site.record_count(factor.atoms)
     return tuple(pieces)
 
 
 @rule("aten.glu")
 def glu(site: Site, x: Space, dim: int = -1) -> Space:
-    """a * sigmoid(b) of the two halves."""
+    """a * sigmoid(b), where a and b are the two halves of x."""
     dim %= len(x.shape)
     half = x.shape[dim] // 2
-    even_parts(site, x, dim, half)
+    _even_parts(site, x, dim, half)
     halves = [part(site, x, dim, 0, half), part(site, x, dim, half, 2 * half)]
     return combine(site, halves, site.shape)
 
@@ -110,7 +108,7 @@ def glu(site: Site, x: Space, dim: int = -1) -> Space:
 def slice_(
     site: Site, x: Space, dim: int = 0, start: Any = None, stop: Any = None, step: int = 1
 ) -> Space:
-    """One part of equal ones shrinks with the others; any other choice by number pins."""
+    """One of several equal parts shrinks with the others. Any other choice by number pins."""
     dim, size = dim % len(x.shape), x.shape[dim % len(x.shape)]
     if site.op == "narrow":
         stop = start + stop
@@ -118,7 +116,7 @@ def slice_(
     width = len(range(start, stop, step))
     if width < size and x.at(dim) is not None:
         if width and step == 1 and size % width == 0 and start % width == 0:
-            even_parts(site, x, dim, width)
+            _even_parts(site, x, dim, width)
         else:
             x = mixed(site.atoms, x, {dim}, f"{site.where} picks positions by number")
     if x.at(dim) is None or not width:
@@ -129,7 +127,7 @@ def slice_(
 
 @rule("aten.select")
 def select(site: Site, x: Space, dim: int, index: int) -> Space:
-    """One position of a dimension, which is gone."""
+    """One position of a dimension, which is removed."""
     dim %= len(x.shape)
     factors: list[Factor] = []
     for f in simplified(site.atoms, x).factors:
@@ -148,7 +146,7 @@ def unbind(site: Site, x: Space, dim: int = 0) -> tuple[Space, ...]:
 
 @rule("aten.flip", "aten.roll")
 def reordered(site: Site, x: Space, *settings: Any) -> Space:
-    """Positions exchanged along dimensions that hold no units; others are pinned."""
+    """Positions exchanged along some dimensions. Their units are pinned."""
     dims = settings[-1] if settings else []
     dims = {d % len(x.shape) for d in ([dims] if isinstance(dims, int) else dims)}
     return mixed(site.atoms, x, dims or set(range(len(x.shape))), site.mixes())
@@ -158,7 +156,7 @@ def reordered(site: Site, x: Space, *settings: Any) -> Space:
 def repeat_interleave(
     site: Site, x: Space, times: int, dim: int | None = None, **more: Any
 ) -> Space:
-    """Every position several times (the key heads of grouped queries)."""
+    """Every position several times, as for the key heads of grouped queries."""
     if dim is None:
         raise NotCovered("repetition along one dimension")
     dim %= len(x.shape)
@@ -171,10 +169,24 @@ def repeat_interleave(
 
 @rule("aten.repeat")
 def repeat(site: Site, x: Space, times: list[int]) -> Space:
-    """Tiles: along repeated dimensions nothing can be cut."""
+    """Tiles. Nothing can be cut along repeated dimensions."""
     shift = len(times) - len(x.shape)
     tiled = {d - shift for d, n in enumerate(times) if n > 1 and d >= shift}
     x = mixed(site.atoms, x, tiled, site.mixes())
     kept = x.relabelled([f for f in x.factors if not set(f.dims) & tiled])
     moved = kept.moved({d: d + shift for d in range(len(x.shape))}, site.shape)
     return Space(site.shape, moved.factors, fixed=x.fixed)
+
+
+def _even_parts(site: Site, x: Space, dim: int, size: int) -> None:
+    """Unite the units of equal parts of a dimension: the parts must keep one size."""
+    factor = simplified(site.atoms, x).at(dim)
+    if factor is None:
+        return
+    axis = factor.along(dim)
+    parts = np.moveaxis(factor.atoms, axis, 0).reshape(
+        -1, size, *np.delete(factor.atoms.shape, axis)
+    )
+    site.atoms.unite_along(parts, (0,), f"{site.where} needs parts of one size")
+    site.record_count(parts.reshape(len(parts), size, -1)[0, :, 0])
+    site.record_count(line(factor, axis))

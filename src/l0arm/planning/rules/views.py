@@ -1,25 +1,29 @@
-"""Views: reshape, flatten, permute, squeeze, expand."""
+"""Views: reshape, flatten, permute, squeeze, expand. Labels follow the elements."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from l0arm.planning.registry import NotCovered, rule
-from l0arm.planning.reshaping import reshape
-from l0arm.planning.site import Site
-from l0arm.planning.space import Space, line
+import numpy as np
+
+from l0arm.planning.rules.base import NotCovered, Site, Split, rule
+from l0arm.planning.space import Factor, Space, line, simplified
+
+Block = tuple[range, range]  # dimensions before and after with the same number of elements
 
 
 @rule("aten.view.default", "aten.reshape", "aten._unsafe_view", "aten._reshape_alias")
 def view(site: Site, x: Space, sizes: list[int], *strides: Any) -> Space:
-    """The sizes as written tell which one is open (-1)."""
+    """A new shape. The sizes as written show which one is open (-1)."""
     return reshape(site, x, site.shape, sizes)
 
 
 @rule("aten.flatten", "aten.squeeze", "aten.unsqueeze", "aten.view_as", "aten.reshape_as")
 def reshaped(site: Site, x: Space, *settings: Any) -> Space:
-    """Dimensions merged, or of size 1 added and taken away."""
+    """Dimensions merged, or dimensions of size 1 added and removed."""
     return reshape(site, x, site.shape)
 
 
@@ -56,20 +60,85 @@ def t(site: Site, x: Space) -> Space:
 
 @rule("aten.expand", "aten.expand_as", "aten.broadcast_to")
 def expand(site: Site, x: Space, *sizes: Any, **more: Any) -> Space:
-    """Dimensions of size 1 repeated; new ones come in front."""
+    """Dimensions of size 1 repeated. New ones come first."""
     shift = len(site.shape) - len(x.shape)
     for factor in x.factors:
         for axis in range(len(factor.dims)):
-            site.counts(line(factor, axis))
+            site.record_count(line(factor, axis))
     moved = x.moved({d: d + shift for d in range(len(x.shape))}, site.shape)
     return replace(moved, parameter=x.parameter and site.shape == x.shape)
 
 
 @rule("aten.channel_shuffle")
 def channel_shuffle(site: Site, x: Space, groups: int) -> Space:
-    """(groups, c) transposed to (c, groups), flattened again."""
+    """(groups, c) transposed to (c, groups), then flattened again."""
     batch, channels, *space = x.shape
-    apart = reshape(site, x, (batch, groups, channels // groups, *space))
-    to = {d: {1: 2, 2: 1}.get(d, d) for d in range(len(apart.shape))}
-    crossed = apart.moved(to, (batch, channels // groups, groups, *space))
+    split = reshape(site, x, (batch, groups, channels // groups, *space))
+    to = {d: {1: 2, 2: 1}.get(d, d) for d in range(len(split.shape))}
+    crossed = split.moved(to, (batch, channels // groups, groups, *space))
     return reshape(site, crossed, site.shape)
+
+
+def reshape(site: Site, x: Space, shape: Sequence[int], written: Sequence[int] = ()) -> Space:
+    """Row-major ``x.reshape(shape)``. ``written`` are the sizes in the code, -1 for an open one."""
+    shape = tuple(shape)
+    blocks = matching(x.shape, shape)
+    x = simplified(site.atoms, x)
+    factors = []
+    for factor in _mergeable(site, x, blocks):
+        new = _reshaped(factor, x.shape, shape, blocks)
+        if new is not None:
+            factors.append(new)
+    result = simplified(site.atoms, replace(x, shape=shape, factors=tuple(factors)))
+    for factor in (*x.factors, *result.factors):
+        _record(site, factor, written)
+    return result
+
+
+def matching(before: Sequence[int], after: Sequence[int]) -> list[Block]:
+    """The smallest runs of dimensions with equal products.
+
+    >>> matching((2, 12, 5), (2, 3, 4, 5))
+    [(range(0, 1), range(0, 1)), (range(1, 2), range(1, 3)), (range(2, 3), range(3, 4))]
+    """
+    blocks, i, j = [], 0, 0
+    while i < len(before) or j < len(after):
+        first, second = i, j
+        i, j = min(i + 1, len(before)), min(j + 1, len(after))
+        while (m := math.prod(before[first:i])) != (n := math.prod(after[second:j])):
+            i, j = (i + 1, j) if m < n else (i, j + 1)
+        blocks.append((range(first, i), range(second, j)))
+    return blocks
+
+
+def _mergeable(site: Site, x: Space, blocks: Sequence[Block]) -> list[Factor]:
+    """The factors that a view keeps. Two that would merge into one dimension are pinned instead."""
+    for block, _ in blocks:
+        here = [f for f in x.factors if set(f.dims) & set(block)]
+        if len(here) > 1:
+            for factor in here:
+                site.atoms.pin(factor.atoms, f"{site.where} merges two dimensions with units")
+            x = x.relabelled([f for f in x.factors if f not in here])
+    return list(x.factors)
+
+
+def _reshaped(
+    factor: Factor, before: Sequence[int], after: Sequence[int], blocks: Sequence[Block]
+) -> Factor | None:
+    """The factor's labels on the dimensions after the view; None if all of those have size 1."""
+    touched = [b for b in blocks if set(b[0]) & set(factor.dims)]
+    dims = [d for old, _ in touched for d in old]
+    spread = factor.atoms.reshape([before[d] if d in factor.dims else 1 for d in dims])
+    whole = np.broadcast_to(spread, [before[d] for d in dims])
+    new = tuple(d for _, fresh in touched for d in fresh if after[d] > 1)
+    return Factor(new, whole.reshape([after[d] for d in new])) if new else None
+
+
+def _record(site: Site, factor: Factor, written: Sequence[int]) -> None:
+    """A split dimension must be cut evenly, and its sizes may come from attributes."""
+    if len(factor.dims) > 1:
+        is_open = [d < len(written) and written[d] == -1 for d in factor.dims]
+        open_axis = is_open.index(True) if any(is_open) else None
+        site.trace.splits.append(Split(factor, site.where, open_axis))
+    for axis in range(len(factor.dims)):
+        site.record_count(line(factor, axis))

@@ -1,16 +1,59 @@
-"""Sums of products: where a weight reads units, and where activations meet activations."""
+"""Linear layers, matrix products and einsum: sums of products, where weights read units."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from l0arm.planning.atoms import Array
-from l0arm.planning.elementwise import combine
-from l0arm.planning.site import Site
+from l0arm.planning.rules.base import NotCovered, Site, rule
+from l0arm.planning.rules.pointwise import combine
 from l0arm.planning.space import Factor, Space, collapse, simplified, without
 
 Letters = Sequence[str]
+
+
+@rule("aten.linear")
+def linear(site: Site, x: Space, weight: Space, bias: Space | None = None) -> Space:
+    """x W^T + b: rows of W make units, columns read them."""
+    lead = batch(len(x.shape) - 1)
+    out = product(site, x, [*lead, "in"], weight, ["out", "in"], [*lead, "out"])
+    return out if bias is None else combine(site, [out, bias], out.shape)
+
+
+@rule("aten.matmul", "aten.bmm", "aten.mm", "aten.mv", "aten.dot")
+def matmul(site: Site, a: Space, b: Space) -> Space:
+    """a @ b with batch dimensions broadcast."""
+    ia = [*batch(len(a.shape) - 2), "row", "in"][-len(a.shape) :]
+    ib = [*batch(len(b.shape) - 2), "in", "column"] if len(b.shape) > 1 else ["in"]
+    lead = batch(max(len(a.shape), len(b.shape)) - 2)
+    out = [*lead, *(i for i in ("row", "column") if i in ia or i in ib)]
+    return product(site, a, ia, b, ib, out)
+
+
+@rule("aten.addmm", "aten.baddbmm")
+def addmm(site: Site, bias: Space, a: Space, b: Space, **scales: Any) -> Space:
+    """bias + a @ b."""
+    out = matmul(site, a, b)
+    return combine(site, [out, bias], out.shape)
+
+
+@rule("aten.einsum")
+def einsum(site: Site, equation: str, operands: list[Space], **path: Any) -> Space:
+    """Any sum of products of two values."""
+    inputs, _, out = equation.replace(" ", "").partition("->")
+    letters = inputs.split(",")
+    if "..." in equation or len(operands) != 2 or any(len(set(i)) < len(i) for i in letters):
+        raise NotCovered("an einsum of two values without repeated letters or dots")
+    implied = "".join(sorted(c for c in set(inputs) - {","} if inputs.count(c) == 1))
+    (a, b), (ia, ib) = operands, letters
+    return product(site, a, ia, b, ib, out or implied)
+
+
+def batch(rank: int) -> list[str]:
+    """Index names for leading dimensions, counted from the last one as broadcasting does."""
+    return [f"batch{n}" for n in range(rank, 0, -1)]
 
 
 def product(site: Site, a: Space, ia: Letters, b: Space, ib: Letters, out: Letters) -> Space:
@@ -22,7 +65,7 @@ def product(site: Site, a: Space, ia: Letters, b: Space, ib: Letters, out: Lette
             dims = letters_a.index(letter), letters_b.index(letter)
             macs *= max(a.shape[dims[0]], b.shape[dims[1]])
             inner += reading(site, a, dims[0], b, dims[1])
-            a, b = summed(site, a, dims[0]), summed(site, b, dims[1])
+            a, b = _summed(site, a, dims[0]), _summed(site, b, dims[1])
             letters_a.remove(letter)
             letters_b.remove(letter)
         elif letter in letters_a:
@@ -34,12 +77,16 @@ def product(site: Site, a: Space, ia: Letters, b: Space, ib: Letters, out: Lette
     a, b = _spread(a, letters_a, out), _spread(b, letters_b, out)
     shape = tuple(max(n, m) for n, m in zip(a.shape, b.shape, strict=True))
     result = combine(site, [a, b], shape)
-    site.works(math.prod(shape) * macs, [f.atoms for f in result.factors] + inner)
+    site.record_work(math.prod(shape) * macs, [f.atoms for f in result.factors] + inner)
     return result
 
 
 def reading(site: Site, a: Space, dim_a: int, b: Space, dim_b: int) -> list[Array]:
-    """Sum over a dimension of both values: their units meet, and a weight among them reads."""
+    """Sum over a dimension of both values.
+
+    If one of them is a weight, it reads the units of the other. The result has the atoms of the
+    summed dimension if units can shrink it, otherwise it is empty.
+    """
     if b.parameter or not a.parameter:
         x, dim, weight, dim_w = a, dim_a, b, dim_b
     else:
@@ -55,14 +102,8 @@ def reading(site: Site, a: Space, dim_a: int, b: Space, dim_b: int) -> list[Arra
     return []
 
 
-def summed(site: Site, x: Space, dim: int) -> Space:
-    """The value without a dimension whose units a weight has read, or that was united across."""
-    x = simplified(site.atoms, x)
-    kept = x.relabelled([f for f in x.factors if dim not in f.dims])
-    return without(site.atoms, kept, {dim}, "")
-
-
 def _read(site: Site, x: Space, fx: Factor | None, dim: int, fw: Factor | None) -> list[Array]:
+    """``reading`` for a value (factor ``fx``) and a weight (factor ``fw``)."""
     if fw is None or len(fw.dims) > 1:
         reason = f"{site.where} reads the units by a weight that cannot be cut"
         for factor in (fx, fw):
@@ -79,8 +120,15 @@ def _read(site: Site, x: Space, fx: Factor | None, dim: int, fw: Factor | None) 
     return []
 
 
+def _summed(site: Site, x: Space, dim: int) -> Space:
+    """The value without a dimension that ``reading`` has dealt with."""
+    x = simplified(site.atoms, x)
+    kept = x.relabelled([f for f in x.factors if dim not in f.dims])
+    return without(site.atoms, kept, {dim}, "")
+
+
 def _spread(space: Space, letters: Letters, out: Letters) -> Space:
-    """The value laid out along the indices of the result, with size 1 for those it lacks."""
+    """The value along the indices of the result, with size 1 for those it lacks."""
     to = {dim: out.index(letter) for dim, letter in enumerate(letters)}
     shape = [1] * len(out)
     for dim, place in to.items():

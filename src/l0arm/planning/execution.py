@@ -1,0 +1,215 @@
+"""How each group is executed: as it is, with patched attributes, or masked.
+
+A way is accepted only if it gives the right values on the example. That nothing raises proves
+nothing, and neither do equal values where closing the units moves no output.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from torch import nn
+
+from l0arm.equality.trial import Trial
+from l0arm.gating import Group, Patch
+from l0arm.gating.layout import named_tensors
+from l0arm.planning._plan import ExecutionKind
+from l0arm.planning.groups import FoundGroup
+from l0arm.planning.rules.base import Count, Trace
+
+UNSEEN = (
+    "closing its units moves no output visibly on the example, so dropping could not be tried; "
+    "plan with inputs of the size and scale of real data"
+)
+LIKELY = ("head", "group", "channel", "split", "nf", "inner", "features")
+COUNTERS = (  # these are kept true after compaction, even if no forward uses them
+    *("num_heads", "n_heads", "n_head", "nhead", "heads", "num_attention_heads"),
+    *("num_key_value_heads", "num_kv_heads", "n_kv_heads", "all_head_size"),
+)
+MOST_OPTIONS = 24  # sets of patches to try for one group
+
+Patches = tuple[Patch, ...]
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """The patches to try for a group."""
+
+    options: Sequence[Patches] = ((),)  # alternatives, the likeliest first
+    counters: Patches = ()  # attributes that count the units by their name
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A group with its patches, how it is executed, and if it is masked, why."""
+
+    group: Group
+    execution: ExecutionKind
+    reason: str = ""
+
+
+def choose_execution(
+    trial: Trial, groups: Sequence[Group], candidates: Sequence[Candidates]
+) -> list[Choice]:
+    """The groups with the patches that make dropping right. Groups without such are masked."""
+    if not groups:
+        return []
+    chosen = _with_options(trial, groups, [entry.options for entry in candidates])
+    return _with_counters(trial, chosen, [entry.counters for entry in candidates])
+
+
+def _with_options(
+    trial: Trial, groups: Sequence[Group], options: Sequence[Sequence[Patches]]
+) -> list[Choice]:
+    """Try all groups together, then each alone, then one after the other beside those accepted."""
+    hidden = {}
+    if not trial.blind:
+        hidden = {g.name: _masked(trial, g, UNSEEN) for g in trial.unseen(groups)}
+    first = [
+        hidden.get(group.name, _dropped(group, sets[0]))
+        for group, sets in zip(groups, options, strict=True)
+    ]
+    if trial.agrees([choice.group for choice in first]):
+        return first
+    alone = _each_alone(trial, groups, options, hidden)
+    if trial.agrees([choice.group for choice in alone]):
+        return alone
+    accepted: list[Choice] = []
+    for group, choice, sets in zip(groups, alone, options, strict=True):
+        others = [] if choice.reason else sets
+        tries = [choice, *(_dropped(group, patches) for patches in others)]
+        beside = [earlier.group for earlier in accepted]
+        accepted.append(_first_fitting(trial, group, tries, beside))
+    return accepted
+
+
+def _each_alone(
+    trial: Trial,
+    groups: Sequence[Group],
+    options: Sequence[Sequence[Patches]],
+    hidden: Mapping[str, Choice],
+) -> list[Choice]:
+    """The first option that works for each group alone. Layers of one kind share the outcome."""
+    worked: dict[str, int] = {}
+    chosen = []
+    for group, sets in zip(groups, options, strict=True):
+        kind = _kind(group)
+        tries = [_dropped(group, patches) for patches in sets]
+        if group.name in hidden:
+            choice = hidden[group.name]
+        elif kind in worked and worked[kind] < len(tries):
+            choice = tries[worked[kind]]
+        else:
+            choice = _first_fitting(trial, group, tries)
+            if not choice.reason:
+                worked[kind] = tries.index(choice)
+        chosen.append(choice)
+    return chosen
+
+
+def _kind(group: Group) -> str:
+    """The same text for layers that differ in their number only."""
+    parts = [f"{s.tensor} {s.dim} {s.block}" for s in (*group.makes, *group.reads)]
+    return re.sub(r"\d+", "#", " ".join([group.name, *parts]))
+
+
+def _first_fitting(
+    trial: Trial, group: Group, tries: Sequence[Choice], beside: Sequence[Group] = ()
+) -> Choice:
+    """The first choice without a fault, otherwise masked for the fault of the first."""
+    faults = []
+    for choice in tries:
+        fault = trial.fault([*beside, choice.group])
+        if fault is None:
+            return choice
+        faults.append(fault)
+    return _masked(trial, group, faults[0])
+
+
+def _dropped(group: Group, patches: Patches) -> Choice:
+    """The group with closed units dropped."""
+    return Choice(replace(group, patches=patches), "patched" if patches else "as is")
+
+
+def _masked(trial: Trial, group: Group, reason: str) -> Choice:
+    """The group with nothing to drop: closed units are zeroed where they are read."""
+    tensors = named_tensors(trial.model)
+    weights = tuple(s for s in group.makes if tensors[s.tensor].dim() > 1)
+    plain = replace(group, makes=(), patches=(), counts=weights or group.reads)
+    return Choice(plain, "masked", reason)
+
+
+def _with_counters(
+    trial: Trial, chosen: Sequence[Choice], counters: Sequence[Patches]
+) -> list[Choice]:
+    """Also patch attributes that count the units, where that changes no value."""
+    plain = [choice.group for choice in chosen]
+    counted = []
+    for group, patches in zip(plain, counters, strict=True):
+        known = {(patch.module, patch.attribute) for patch in group.patches}
+        new = tuple(p for p in patches if (p.module, p.attribute) not in known)
+        counted.append(replace(group, patches=(*group.patches, *new)) if group.drops else group)
+    if counted != plain and not trial.agrees(counted):
+        for place, group in enumerate(counted):
+            beside = [*counted[:place], *plain[place + 1 :]]
+            counted[place] = group if trial.agrees([*beside, group]) else plain[place]
+    return [replace(choice, group=g) for choice, g in zip(chosen, counted, strict=True)]
+
+
+def find_candidates(
+    model: nn.Module, trace: Trace, found: Sequence[FoundGroup]
+) -> list[Candidates]:
+    """Patches of integer attributes that have the value of a size which units change."""
+    occurrences = [(count, _occurrences(trace, count)) for count in trace.counts]
+    candidates = []
+    for entry in found:
+        matches = list(_matches(model, occurrences, entry))
+        counters = [patch for patch, _ in matches if patch.attribute in COUNTERS]
+        candidates.append(Candidates(_options(matches), tuple(_distinct(counters))))
+    return candidates
+
+
+def _occurrences(trace: Trace, count: Count) -> dict[int, int]:
+    """How often each unit (by its root) occurs among the positions."""
+    roots, times = np.unique(trace.atoms.free(count.atoms), return_counts=True)
+    return dict(zip(roots.tolist(), times.tolist(), strict=True))
+
+
+def _matches(
+    model: nn.Module, occurrences: Sequence[tuple[Count, Mapping[int, int]]], found: FoundGroup
+) -> Iterator[tuple[Patch, bool]]:
+    """Patches by the value of attributes, and whether the operator takes that very attribute."""
+    first = {id(module): name for name, module in model.named_modules()}
+    for count, times in occurrences:
+        numbers = {times.get(root, 0) for root in found.roots}
+        per_unit = numbers.pop() if len(numbers) == 1 else 0
+        for name in reversed(count.modules) if per_unit else ():
+            module = model.get_submodule(name)
+            for attribute, value in vars(module).items():
+                if type(value) is int and value == count.atoms.size:
+                    needed = name == count.modules[-1] and attribute == count.attribute
+                    yield Patch(first[id(module)], attribute, per_unit), needed
+
+
+def _options(matches: Sequence[tuple[Patch, bool]]) -> list[Patches]:
+    """Sets of patches to try, the likeliest first.
+
+    Before all others comes the set without any patch, except those that an operator itself takes
+    (the groups of a convolution): they must change.
+    """
+    patches = _distinct([patch for patch, _ in matches])
+    likely = [p for p in patches if any(word in p.attribute for word in LIKELY)]
+    sets: list[Patches] = [tuple(_distinct([p for p, needed in matches if needed]))]
+    for some in (likely, patches):  # a value may match by chance: leave out each in turn
+        sets += [tuple(some), *(tuple(p for p in some if p != out) for out in some)]
+    sets += [(patch,) for patch in patches]
+    sets += [(a, b) for n, a in enumerate(likely) for b in likely[n + 1 :]]
+    return list(dict.fromkeys(sets))[:MOST_OPTIONS]
+
+
+def _distinct(patches: Sequence[Patch]) -> list[Patch]:
+    """One patch for each attribute."""
+    return list({(p.module, p.attribute): p for p in reversed(patches)}.values())[::-1]

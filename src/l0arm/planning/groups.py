@@ -1,0 +1,140 @@
+"""From united atoms to groups: even cuts, units with one signature, and what each group frees."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from torch import Tensor, nn
+
+from l0arm.gating import Group, Slice
+from l0arm.gating.group import unit_slices
+from l0arm.planning.atoms import Atoms
+from l0arm.planning.rules.base import Split, Trace
+
+Place = tuple[str, int, bool, bool]  # tensor, dimension, whether it reads there, makes there
+Unit = dict[Place, list[int]]  # the positions of a unit at each place
+
+
+@dataclass(frozen=True, eq=False)
+class FoundGroup:
+    """A group, and the root atom of each of its units."""
+
+    group: Group
+    roots: tuple[int, ...]
+
+
+def even_out(trace: Trace) -> None:
+    """Unite units until every dimension that a view splits varies along one axis only.
+
+    After ``view(b, groups, c, h, w)`` the rest must again be a block: whole groups go, or the same
+    positions of every group. Without this, channel shuffle would be silently wrong.
+    """
+    changed = True
+    while changed:
+        changed = False
+        for split in trace.splits:
+            changed |= _even_split(trace.atoms, split)
+
+
+def _even_split(atoms: Atoms, split: Split) -> bool:
+    """Unite the units of a split dimension across all axes but one; whether that was needed."""
+    units = atoms.free(split.factor.atoms)
+    varying = [a for a in range(units.ndim) if bool((units != units.take([0], axis=a)).any())]
+    if len(varying) <= 1:
+        return False
+
+    def units_left(axis: int) -> int:
+        rows = np.moveaxis(units, axis, 0).reshape(units.shape[axis], -1)
+        return int(rows.all(axis=1).sum())
+
+    best = max(varying, key=lambda axis: (axis == split.open_axis, units_left(axis), -axis))
+    others = tuple(axis for axis in range(units.ndim) if axis != best)
+    atoms.unite_along(split.factor.atoms, others, f"not removable: {split.where}")
+    return True
+
+
+def find_groups(atoms: Atoms, shapes: Mapping[str, Sequence[int]]) -> list[FoundGroup]:
+    """All groups of two or more units that something reads and something makes."""
+    alike: dict[tuple[tuple[Place, int], ...], list[tuple[int, Unit]]] = defaultdict(list)
+    read = atoms.roots_read()
+    for root, unit in _units(atoms).items():
+        made = any(place[3] for place in unit)
+        if root in read and made:
+            signature = tuple(sorted((place, len(where)) for place, where in unit.items()))
+            alike[signature].append((root, unit))
+    found, names = [], set[str]()
+    for members in alike.values():
+        if len(members) > 1:
+            group = _group([unit for _, unit in members], shapes, names)
+            names.add(group.name)
+            found.append(FoundGroup(group, tuple(root for root, _ in members)))
+    return found
+
+
+def _units(atoms: Atoms) -> dict[int, Unit]:
+    """The positions of every class that may be cut, by its root."""
+    units: dict[int, Unit] = {}
+    for birth in atoms.births:
+        own = np.arange(birth.first, birth.first + birth.size)
+        for position, root in enumerate(atoms.free(own).tolist()):
+            if root:
+                atom = birth.first + position
+                place = (birth.tensor, birth.dim, atoms.is_read(atom), atoms.is_made(atom))
+                units.setdefault(root, {}).setdefault(place, []).append(position)
+    return units
+
+
+def _group(units: list[Unit], shapes: Mapping[str, Sequence[int]], names: set[str]) -> Group:
+    """Units with one signature as a group, named after the first layer that makes them."""
+    slices = {place: _slice(place, [unit[place] for unit in units], shapes) for place in units[0]}
+    makes = tuple(piece for place, piece in slices.items() if place[3])
+    reads = tuple(piece for place, piece in slices.items() if place[2])
+    weights = [piece for piece in makes if len(shapes[piece.tensor]) > 1] or list(makes)
+    base = name = module_of(weights[0].tensor) or weights[0].tensor
+    number = 2
+    while name in names:
+        name, number = f"{base}#{number}", number + 1
+    return Group(name, len(units), reads=reads, makes=makes)
+
+
+def _slice(place: Place, units: list[list[int]], shapes: Mapping[str, Sequence[int]]) -> Slice:
+    """Runs of equal length in order are a block. Anything else is listed."""
+    tensor, dim, _, _ = place
+    flat = [position for unit in units for position in unit]
+    if flat == list(range(shapes[tensor][dim])):
+        return Slice(tensor, dim, block=len(units[0]))
+    return Slice(tensor, dim, index=tuple(tuple(unit) for unit in units))
+
+
+def module_of(tensor: str) -> str:
+    """The name of the module that holds a tensor."""
+    return tensor.rpartition(".")[0]
+
+
+def weights_freed(tensors: Mapping[str, Tensor], group: Group) -> int:
+    """Entries of parameters that go when all units go: 1 - prod(1 - share) of each tensor."""
+    kept: dict[str, list[float]] = {}
+    for piece in dict.fromkeys((*group.makes, *group.reads)):
+        tensor = tensors[piece.tensor]
+        if isinstance(tensor, nn.Parameter) and piece.dim is not None:
+            positions = sum(map(len, unit_slices(tensor, piece, group.units)))
+            kept.setdefault(piece.tensor, []).append(1 - positions / tensor.shape[piece.dim])
+    return round(sum(tensors[n].numel() * (1 - math.prod(s)) for n, s in kept.items()))
+
+
+def macs_freed(trace: Trace, found: Sequence[FoundGroup]) -> list[int]:
+    """Multiply-adds of one pass of the example that go with all units of each group."""
+    owner = {root: number for number, entry in enumerate(found) for root in entry.roots}
+    freed = np.zeros(len(found))
+    for work in trace.work:
+        kept = np.ones(len(found))
+        for atoms in work.factors:
+            owners = [owner.get(root, -1) for root in trace.atoms.free(atoms).ravel().tolist()]
+            counts = np.bincount([n for n in owners if n >= 0], minlength=len(found))
+            kept *= 1 - counts / len(owners)
+        freed += work.macs * (1 - kept)
+    return [round(number) for number in freed.tolist()]

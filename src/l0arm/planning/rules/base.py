@@ -1,0 +1,166 @@
+"""What a rule uses: the site it is called with, the trace it writes to, and the registry."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from l0arm.planning.atoms import Array, Atoms
+from l0arm.planning.space import Factor, Space
+
+
+@dataclass(frozen=True, eq=False)
+class Work:
+    """Multiply-adds of one operation, and the factors of its index space that units can shrink."""
+
+    macs: int
+    factors: tuple[Array, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Count:
+    """Positions whose number an operation may have taken from an attribute of these modules."""
+
+    modules: tuple[str, ...]
+    atoms: Array
+    attribute: str = ""  # known if torch's own module passes this attribute to the operator
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """A dimension that a view splits into several, which must then be cut along one of them."""
+
+    factor: Factor
+    where: str  # the operation, for reasons
+    open_axis: int | None  # the axis whose size was written as -1
+
+
+@dataclass
+class Trace:
+    """Everything that the walk through a graph records."""
+
+    refused: Mapping[str, str] = field(default_factory=dict)  # tensor -> why it is never cut
+    outputs: tuple[str, ...] = ()  # those that keep their shape; empty means all
+    atoms: Atoms = field(default_factory=Atoms)
+    work: list[Work] = field(default_factory=list)
+    counts: list[Count] = field(default_factory=list)
+    splits: list[Split] = field(default_factory=list)
+
+
+@dataclass(frozen=True, eq=False)
+class Site:
+    """One operation of the graph, as its rule sees it.
+
+    Attributes:
+        trace: What the walk has recorded so far.
+        op: Name of the operator without namespace and overload, e.g. ``view``.
+        modules: Names of the modules it runs in, outermost first.
+        shapes: Shapes of the tensors it returns.
+        written: The operator with its literal sizes, e.g. ``view(-1, 112)``, for reasons.
+    """
+
+    trace: Trace
+    op: str
+    modules: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    written: str = ""
+
+    @property
+    def atoms(self) -> Atoms:
+        """All atoms of the model."""
+        return self.trace.atoms
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the only result."""
+        return self.shapes[0]
+
+    @property
+    def where(self) -> str:
+        """The operation and its module, for reasons."""
+        module = self.modules[-1] if self.modules and self.modules[-1] else ""
+        operation = self.written or self.op
+        return f"{operation} in '{module}'" if module else operation
+
+    def mixes(self) -> str:
+        """The reason for a dimension over which the operation mixes units."""
+        return f"{self.where} mixes the units"
+
+    def record_count(self, atoms: Array, attribute: str = "") -> None:
+        """Record that the operation may depend on the number of these positions."""
+        self.trace.counts.append(Count(self.modules, atoms, attribute))
+
+    def record_work(self, macs: int, factors: Sequence[Array]) -> None:
+        """Record what the operation costs."""
+        self.trace.work.append(Work(macs, tuple(factors)))
+
+    def pin(self, space: Space, reason: str) -> None:
+        """Mark every unit of a value as never cut."""
+        for factor in space.factors:
+            self.atoms.pin(factor.atoms, reason)
+
+
+Rule = Callable[..., Space | tuple[Space, ...]]
+AnyRule = TypeVar("AnyRule", bound=Rule)
+RULES: dict[str, Rule] = {}  # units touched by any operator that is not here stay ungated
+
+
+class NotCovered(Exception):
+    """Raised by a rule for arguments that it does not cover. The message says what it does cover.
+
+    The operator then counts as one without a rule.
+    """
+
+
+def rule(*operators: str) -> Callable[[AnyRule], AnyRule]:
+    """Register how units pass through operators.
+
+    The decorated function is called with a ``Site`` and the operator's own arguments, with a
+    ``Space`` in place of every tensor. It returns the ``Space`` of the result, or a tuple of them
+    if the operator returns several tensors. It raises ``NotCovered`` for arguments it cannot treat.
+
+    Args:
+        *operators: Names such as ``"aten.relu"`` or ``"aten.relu.default"``. A name without an
+            overload stands for all overloads and for the in-place variant.
+
+    Returns:
+        A decorator that registers a function and returns it unchanged.
+
+    Example:
+        >>> from l0arm.planning.rules import elementwise
+        >>> register = rule("mylib.swish")(elementwise)
+        >>> find("mylib.swish.default") is elementwise
+        True
+        >>> forget("mylib.swish")
+    """
+
+    def register(function: AnyRule) -> AnyRule:
+        for name in operators:
+            RULES[name] = function
+        return function
+
+    return register
+
+
+def find(operator: str) -> Rule | None:
+    """The rule of an operator, by its full name or else without overload and in-place mark."""
+    name = operator.rpartition(".")[0] if operator.count(".") > 1 else operator
+    return next((RULES[n] for n in (operator, name, name.removesuffix("_")) if n in RULES), None)
+
+
+def forget(*operators: str) -> None:
+    """Remove rules from the registry."""
+    for name in operators:
+        RULES.pop(name, None)
+
+
+def spaces_in(*arguments: Any) -> list[Space]:
+    """All values among an operator's arguments, also inside nested lists."""
+    found: list[Space] = []
+    for argument in arguments:
+        if isinstance(argument, Space):
+            found.append(argument)
+        elif isinstance(argument, tuple | list):
+            found += spaces_in(*argument)
+    return found
