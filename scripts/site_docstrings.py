@@ -25,7 +25,8 @@ class SiteDocstrings(Extension):
 
     def on_package(self, *, pkg: Module, **_: Any) -> None:
         """Called when the whole package is read."""
-        top = {target(pkg.members[name]) for name in pkg.exports or [] if name in pkg.members}
+        public = pkg.members["_public"]
+        top = {target(public.members[name]) for name in public.exports or []}
         for module in modules(pkg):
             for member in module.members.values():
                 if isinstance(member, Alias) and target(member) in top:

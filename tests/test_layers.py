@@ -21,7 +21,8 @@ LAYERS = [  # from the bottom; a module may import from any layer below its own
     {"compaction", "distributed", "metrics", "methods"},
     {"planning"},
     {"_sparsify"},
-    {"l0arm"},  # the package itself: its public names
+    {"_public"},  # the public names
+    {"l0arm"},  # the package itself
     {"export", "integrations"},
     {"lab"},
     {"__main__"},

@@ -67,7 +67,10 @@ def test_every_public_name_exists(package: str) -> None:
 
 def imported_with_l0arm(what: str) -> list[str]:
     """Run in a fresh interpreter: this one has imported far more."""
-    code = f"import torch, numpy, sys; before = set(sys.modules); import l0arm; print(*{what})"
+    code = (
+        "import torch, numpy, sys; before = set(sys.modules); "
+        f"import l0arm; l0arm.sparsify; print(*{what})"
+    )
     command = [sys.executable, "-c", code]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
 
@@ -79,3 +82,19 @@ def test_no_extra_is_imported() -> None:
 def test_beyond_torch_and_numpy_only_the_standard_library_is_imported() -> None:
     new = {name.partition(".")[0] for name in imported_with_l0arm("set(sys.modules) - before")}
     assert new - sys.stdlib_module_names - {"torch", "numpy"} == {"l0arm"}
+
+
+def test_public_names_are_imported_when_the_first_is_used() -> None:
+    code = (
+        "import l0arm, sys; l0arm.__version__; print('torch' in sys.modules); "
+        "from l0arm import *; print('torch' in sys.modules, sparsify is l0arm.sparsify)"
+    )
+    command = [sys.executable, "-c", code]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert printed.splitlines() == ["False", "True True"]
+
+
+def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="module 'l0arm' has no attribute 'sparsfy'"):
+        l0arm.sparsfy  # noqa: B018
+    assert set(PUBLIC) < set(dir(l0arm))

@@ -4,75 +4,25 @@ Every unit of a network gets a stochastic binary gate z ~ Bernoulli(g(phi)); phi
 with the weights, and closed units are not computed, in training or after.
 """
 
-from l0arm import distributed, estimators, gates, methods, metrics, models, penalties
-from l0arm._sparsify import sparsify
-from l0arm.compaction import (
-    Certificate,
-    CertificateError,
-    SavedError,
-    certified,
-    certify,
-    compact,
-    expand,
-    load,
-    save,
-    shrink,
-)
-from l0arm.costs import BudgetWarning, expected_flops, fit_threshold
-from l0arm.gates import HardSigmoid, ScaledSigmoid
-from l0arm.gating import (
-    EmptyGroupWarning,
-    Gated,
-    Group,
-    Loss,
-    NonFiniteLoss,
-    NotSynchronised,
-    Patch,
-    Slice,
-)
-from l0arm.methods import Course
-from l0arm.metrics import architecture, expected_l0, prune_rate
-from l0arm.planning import Plan, PlanError, plan
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "BudgetWarning",
-    "Certificate",
-    "CertificateError",
-    "Course",
-    "EmptyGroupWarning",
-    "Gated",
-    "Group",
-    "HardSigmoid",
-    "Loss",
-    "NonFiniteLoss",
-    "NotSynchronised",
-    "Patch",
-    "Plan",
-    "PlanError",
-    "SavedError",
-    "ScaledSigmoid",
-    "Slice",
-    "architecture",
-    "certified",
-    "certify",
-    "compact",
-    "distributed",
-    "estimators",
-    "expand",
-    "expected_flops",
-    "expected_l0",
-    "fit_threshold",
-    "gates",
-    "load",
-    "methods",
-    "metrics",
-    "models",
-    "penalties",
-    "plan",
-    "prune_rate",
-    "save",
-    "shrink",
-    "sparsify",
-]
+if TYPE_CHECKING:
+    from l0arm._public import *  # noqa: F403
+    from l0arm._public import __all__ as __all__
+else:
+    # The public names are imported when the first of them is used, so that `l0arm --help` and
+    # `l0arm --version` do not wait for torch.
+    def __getattr__(name: str) -> Any:
+        if name.startswith("__") and name != "__all__":
+            raise AttributeError(f"module 'l0arm' has no attribute '{name}'")
+        public = import_module("l0arm._public")
+        globals().update({key: getattr(public, key) for key in ("__all__", *public.__all__)})
+        if name not in globals():
+            raise AttributeError(f"module 'l0arm' has no attribute '{name}'")
+        return globals()[name]
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *import_module("l0arm._public").__all__})

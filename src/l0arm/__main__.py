@@ -1,13 +1,11 @@
 """``python -m l0arm``: the command line."""
 
-import sys
+from l0arm.lab.cli import exit_for_missing
 
 try:
     from l0arm.lab.cli.main import main
 except ModuleNotFoundError as error:
-    if (error.name or "").startswith("l0arm"):
-        raise
-    sys.exit(f"error: the command line needs '{error.name}'; pip install 'l0arm[cli]'")
+    exit_for_missing(error)
 
 if __name__ == "__main__":
     main()

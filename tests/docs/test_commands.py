@@ -7,20 +7,21 @@ import pytest
 import typer
 from tests.docs.pages import PAGES, ROOT, command_lines
 
-from l0arm.lab.cli.main import app
+from l0arm.lab.cli.main import application
 
-COMMANDS: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 LINES = sorted({(name, tuple(line)) for name in PAGES for line in command_lines(PAGES[name])})
 
 
 def check(words: list[str]) -> None:
     """Parse the words as the command line would, and stop before anything is done."""
     verb, *arguments = words
-    if verb == "--help":
+    if verb in ("--help", "--version"):
         return
-    assert verb in COMMANDS, f"no verb '{verb}'; there are {', '.join(COMMANDS)}"
+    command: Any = typer.main.get_command(application(words))
+    commands: dict[str, Any] = command.commands
+    assert verb in commands, f"no verb '{verb}'; there are {', '.join(commands)}"
     if arguments and "--help" not in arguments:  # a verb alone in a sentence is its name
-        COMMANDS[verb].make_context(verb, arguments)
+        commands[verb].make_context(verb, arguments)
 
 
 @pytest.mark.parametrize(("page", "words"), LINES, ids=lambda value: str(value)[:60])

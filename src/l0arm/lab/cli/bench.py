@@ -12,8 +12,16 @@ from l0arm.files import write_json, write_text
 from l0arm.lab.bench.deployed import deployed_text, forms_of, measure
 from l0arm.lab.bench.run import SECTIONS, run
 from l0arm.lab.cli.console import say, say_json
-from l0arm.lab.cli.deployed import Force, Model, Size, check_absent, deployment
-from l0arm.lab.cli.options import DataDir, Json, OutsideMethod
+from l0arm.lab.cli.options import (
+    DataDir,
+    Force,
+    Json,
+    Model,
+    OutsideMethod,
+    Size,
+    check_absent,
+    deployment,
+)
 from l0arm.lab.cli.outside import use_outside
 from l0arm.lab.runs.errors import UserError, nearest
 from l0arm.lab.tables.bench_record import bench_file

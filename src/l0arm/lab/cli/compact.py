@@ -10,9 +10,7 @@ import typer
 from l0arm import save
 from l0arm.compaction.saved.folder import check_free
 from l0arm.lab.cli.console import say, say_json
-from l0arm.lab.cli.deployed import Force
-from l0arm.lab.cli.loading import load_data
-from l0arm.lab.cli.options import DataDir, Json, OutsideMethod, Run
+from l0arm.lab.cli.options import DataDir, Force, Json, OutsideMethod, Run, load_data
 from l0arm.lab.cli.outside import use_outside
 from l0arm.lab.runs.deployment import EXAMPLES, network_record
 from l0arm.lab.runs.folder import RunFolder

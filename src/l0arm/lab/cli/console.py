@@ -1,4 +1,4 @@
-"""How a verb speaks: to a person, not at all, or in lines of JSON."""
+"""Output of the commands: text, JSON lines, progress bars, and errors as one line."""
 
 from __future__ import annotations
 
@@ -11,30 +11,55 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from l0arm import SavedError
+from l0arm.distributed import NoBackend, ProcessLost
+from l0arm.export import ExportError
+from l0arm.lab.data import DataError
+from l0arm.lab.runs.errors import RunFailed, UserError
 from l0arm.lab.runs.records import EpochRecord
+from l0arm.lab.runs.saving import Interrupted
 from l0arm.lab.runs.training import Observer, Silent
+
+# Errors of the user, or of the files or packages that are there. Nothing was changed.
+REFUSALS = (UserError, DataError, SavedError, ExportError, NoBackend, FileExistsError)
+
+
+def exit_line(error: Exception) -> tuple[str, int] | None:
+    """The line to print and the exit code for an error; None if it is a bug."""
+    if isinstance(error, REFUSALS) or (isinstance(error, ImportError) and "l0arm[" in str(error)):
+        message, code = f"error: {error}", 2
+    elif isinstance(error, OSError):
+        where = "" if error.filename is None else f": {error.filename}"
+        message, code = f"error: {error.strerror or error}{where}", 2
+    elif isinstance(error, RunFailed | ProcessLost):
+        message, code = f"failed: {error}", 1
+    elif isinstance(error, Interrupted):
+        message, code = f"interrupted: {error}", 130
+    else:
+        return None
+    return " ".join(message.split()), code
 
 
 def say(text: str, *, quiet: bool = False) -> None:
-    """A line for a person."""
+    """Print text for a person."""
     if not quiet:
         Console(soft_wrap=True).print(text, highlight=False, markup=False)
 
 
 def say_json(value: Any) -> None:
-    """A line for a program."""
+    """Print a value as one line of JSON."""
     print(json.dumps(value, ensure_ascii=False), flush=True)
 
 
 def observer(epochs: int, *, quiet: bool, as_json: bool) -> Watcher:
-    """The observer that suits the mode."""
+    """The progress callbacks for this kind of output."""
     if as_json:
         return JsonLines()
     return Mute() if quiet else Bars(epochs)
 
 
 class Watcher(Observer):
-    """An observer with a beginning and an end."""
+    """Progress callbacks as a context manager."""
 
     def __enter__(self) -> Watcher:
         return self
@@ -48,11 +73,11 @@ class Watcher(Observer):
 
 
 class Mute(Silent, Watcher):
-    """Says nothing."""
+    """No output."""
 
 
 class JsonLines(Silent, Watcher):
-    """Every record as it is written to the run's folder."""
+    """Every epoch record as a line of JSON, as it is written to the folder of the run."""
 
     def resumed(self, epoch: int, damaged: list[str]) -> None:
         say_json({"resumed": epoch, "damaged": damaged})
@@ -62,7 +87,7 @@ class JsonLines(Silent, Watcher):
 
 
 class Bars(Watcher):
-    """A bar for the run and one for the epoch; in a pipe, a line for each epoch."""
+    """A bar for the run and a bar for the epoch. Without a terminal: a line per epoch."""
 
     def __init__(self, epochs: int) -> None:
         self.console = Console()
@@ -99,7 +124,7 @@ class Bars(Watcher):
 
     def stepped(self, done: int, total: int, loss: float) -> None:
         now = time.monotonic()
-        if now - self.drawn > 0.2 or done == total:  # not at every step of a millisecond
+        if now - self.drawn > 0.2 or done == total:  # steps may take a millisecond
             self.drawn = now
             self.progress.update(self.epoch, completed=done, total=total, note=f"loss {loss:.4f}")
 

@@ -7,8 +7,7 @@ from typing import Annotated
 import typer
 
 from l0arm.lab.cli.console import say, say_json
-from l0arm.lab.cli.loading import load_data
-from l0arm.lab.cli.options import DataDir, Json
+from l0arm.lab.cli.options import DataDir, Json, load_data
 
 
 def data(

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from l0arm.lab.cli.console import say, say_json
-from l0arm.lab.cli.loading import load_data
-from l0arm.lab.cli.options import DataDir, Json, OutsideMethod, Run
+from l0arm.lab.cli.options import DataDir, Json, OutsideMethod, Run, load_data
 from l0arm.lab.cli.outside import use_outside
 from l0arm.lab.runs.folder import RunFolder
 from l0arm.lab.runs.trained import trained_network

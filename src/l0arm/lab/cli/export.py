@@ -10,8 +10,17 @@ from torch import Tensor
 
 from l0arm.export import Exported, OnnxNetwork, export_onnx, export_program
 from l0arm.lab.cli.console import say, say_json
-from l0arm.lab.cli.deployed import Force, Model, Size, Target, check_absent, deployment
-from l0arm.lab.cli.options import DataDir, Json, OutsideMethod
+from l0arm.lab.cli.options import (
+    DataDir,
+    Force,
+    Json,
+    Model,
+    OutsideMethod,
+    Size,
+    Target,
+    check_absent,
+    deployment,
+)
 from l0arm.lab.cli.outside import use_outside
 from l0arm.lab.runs.deployment import Deployment
 from l0arm.lab.runs.errors import UserError

@@ -1,4 +1,7 @@
-"""The command line: one verb per file, errors as one line with the way out.
+"""The command line: which commands there are, and how a command ends.
+
+Every command is a file of its own. Only the command that is called is imported, so that
+``l0arm --help`` does not wait for torch.
 
 Exit codes: 0 done; 1 a run failed, what it saved is there; 2 bad input, nothing was changed;
 130 interrupted, the run is saved.
@@ -7,72 +10,103 @@ Exit codes: 0 done; 1 a run failed, what it saved is there; 2 bad input, nothing
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import Annotated
 
 import typer
 
-from l0arm import SavedError
-from l0arm.distributed import NoBackend, ProcessLost
-from l0arm.export import ExportError
-from l0arm.lab.cli.bench import bench
-from l0arm.lab.cli.compact import compact
-from l0arm.lab.cli.compare import compare
-from l0arm.lab.cli.data import data
-from l0arm.lab.cli.evaluate import evaluate
-from l0arm.lab.cli.export import export
-from l0arm.lab.cli.figure import figure
-from l0arm.lab.cli.inspect import inspect
-from l0arm.lab.cli.plan import plan
-from l0arm.lab.cli.recipes import recipes
-from l0arm.lab.cli.report import report
-from l0arm.lab.cli.reproduce import reproduce
-from l0arm.lab.cli.sweep import sweep
-from l0arm.lab.cli.table import table
-from l0arm.lab.cli.train import train
-from l0arm.lab.data import DataError
-from l0arm.lab.runs.errors import RunFailed, UserError
-from l0arm.lab.runs.saving import Interrupted
+from l0arm import __version__
+from l0arm.lab.cli import exit_for_missing
 
-app = typer.Typer(
-    name="l0arm",
-    help="Networks that learn to be small: train, compact and compare, as in the L0-ARM paper.",
-    epilog="Start with: l0arm train mlp-l0-arm --set data.name=mnist-mini --epochs 3",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode="markdown",
-    pretty_exceptions_enable=False,
-)
-VERBS = (
-    *(train, evaluate, compact, inspect, export, sweep, bench),
-    *(plan, recipes, data, table, figure, report, reproduce),
-)
-REFUSALS = (UserError, DataError, SavedError, ExportError, NoBackend, FileExistsError)
-for verb in VERBS:
-    app.command()(verb)
-app.add_typer(compare, name="compare")
+COMMANDS = {
+    "train": "Train one recipe.",
+    "evaluate": "Test the newest checkpoint of a run.",
+    "compact": "Write the small network of a run to a folder.",
+    "inspect": "Check a saved network and list what is left of it.",
+    "export": "Write a small network as ONNX or torch.export program.",
+    "sweep": "Compact one run at several thresholds: accuracy against cost.",
+    "bench": "Time training steps, or one network in all its forms.",
+    "plan": "Show which parts of your model can be gated.",
+    "recipes": "List the recipes.",
+    "data": "Download and check a data set.",
+    "table": "Write a table of the paper from finished runs.",
+    "figure": "Draw a figure of the paper.",
+    "report": "Write one HTML page about runs.",
+    "reproduce": "Run everything that a table of the paper needs.",
+    "compare estimators": "Measure bias, variance and cost of gradient estimators.",
+    "compare runs": "Compare finished runs, and the units that they keep.",
+}
+GROUPS = {"compare": "Compare estimators, or finished runs."}
 
 
 def main() -> None:
-    """Run the verb that the command line names."""
+    """Run the command that the command line names."""
     try:
-        app()
-    except REFUSALS as error:
-        _end(f"error: {error}", 2)
-    except ImportError as error:
-        if "l0arm[" not in str(error):  # not an extra that is missing
-            raise
-        _end(f"error: {error}", 2)
-    except BrokenPipeError:  # of what is printed: whoever read it has gone
+        application(sys.argv[1:])()
+    except BrokenPipeError:  # the reader of our output has gone
         sys.stderr.close()
         sys.exit(1)
-    except OSError as error:
-        where = "" if error.filename is None else f": {error.filename}"
-        _end(f"error: {error.strerror or error}{where}", 2)
-    except (RunFailed, ProcessLost) as error:
-        _end(f"failed: {error}", 1)
-    except Interrupted as error:
-        _end(f"interrupted: {error}", 130)
+    except Exception as error:
+        end = import_module("l0arm.lab.cli.console").exit_line(error)
+        if end is None:
+            raise
+        message, code = end
+        print(message, file=sys.stderr)
+        sys.exit(code)
 
 
-def _end(message: str, code: int) -> None:
-    print(" ".join(message.split()), file=sys.stderr)
-    sys.exit(code)
+def application(words: Sequence[str]) -> typer.Typer:
+    """The command line for these words: the command they name is imported, the others listed."""
+    app = typer.Typer(
+        name="l0arm",
+        help="Networks that learn to be small: train, compact and compare, as in the L0-ARM paper.",
+        epilog="Start with: l0arm train mlp-l0-arm --set data.name=mnist-mini --epochs 3",
+        callback=_options,
+        no_args_is_help=True,
+        add_completion=False,
+        rich_markup_mode="markdown",
+        pretty_exceptions_enable=False,
+    )
+    groups = {name: typer.Typer(no_args_is_help=True, help=text) for name, text in GROUPS.items()}
+    called = " ".join(word for word in words if not word.startswith("-")) + " "
+    for name, sentence in COMMANDS.items():
+        group, _, leaf = name.rpartition(" ")
+        function = _imported(name) if called.startswith(f"{name} ") else _listed
+        groups.get(group, app).command(leaf, short_help=sentence)(function)
+    for name, commands in groups.items():
+        app.add_typer(commands, name=name)
+    return app
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(__version__)
+        raise typer.Exit
+
+
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version",
+            callback=_print_version,
+            is_eager=True,
+            help="Print the version and exit.",
+        ),
+    ] = False,
+) -> None:
+    """Options of ``l0arm`` itself."""
+
+
+def _imported(name: str) -> Callable[..., None]:
+    try:
+        module = import_module(f"l0arm.lab.cli.{name.replace(' ', '_')}")
+    except ModuleNotFoundError as error:
+        exit_for_missing(error)
+    function: Callable[..., None] = vars(module)[name.rpartition(" ")[2]]
+    return function
+
+
+def _listed() -> None:
+    """The place of a command in the overview; it is never called."""

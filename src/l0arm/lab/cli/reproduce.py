@@ -11,8 +11,7 @@ from rich.live import Live
 from rich.table import Table
 
 from l0arm.lab.cli.console import say
-from l0arm.lab.cli.loading import load_data
-from l0arm.lab.cli.options import DataDir, Quiet, RunsRoot
+from l0arm.lab.cli.options import DataDir, Quiet, RunsRoot, load_data
 from l0arm.lab.cli.table import write_table
 from l0arm.lab.runs.archive import archive
 from l0arm.lab.runs.campaign import (

@@ -12,9 +12,7 @@ import typer
 from l0arm.files import write_json, write_text
 from l0arm.lab import plots
 from l0arm.lab.cli.console import say, say_json
-from l0arm.lab.cli.deployed import Force, check_absent
-from l0arm.lab.cli.loading import load_data
-from l0arm.lab.cli.options import DataDir, Json, OutsideMethod, Run
+from l0arm.lab.cli.options import DataDir, Force, Json, OutsideMethod, Run, check_absent, load_data
 from l0arm.lab.cli.outside import use_outside
 from l0arm.lab.runs.errors import UserError
 from l0arm.lab.runs.folder import RunFolder

@@ -9,8 +9,7 @@ import typer
 
 from l0arm.distributed import launched_team
 from l0arm.lab.cli.console import observer, say, say_json
-from l0arm.lab.cli.loading import load_data
-from l0arm.lab.cli.options import DataDir, Json, OutsideMethod, Quiet, RunsRoot
+from l0arm.lab.cli.options import DataDir, Json, OutsideMethod, Quiet, RunsRoot, load_data
 from l0arm.lab.cli.outside import use_method
 from l0arm.lab.recipes.recipe import Recipe, load_recipe
 from l0arm.lab.runs.folder import RunFolder

@@ -1,0 +1,72 @@
+"""The public names of ``l0arm``. The package imports this module when the first one is used."""
+
+from l0arm import distributed, estimators, gates, methods, metrics, models, penalties
+from l0arm._sparsify import sparsify
+from l0arm.compaction import (
+    Certificate,
+    CertificateError,
+    SavedError,
+    certified,
+    certify,
+    compact,
+    expand,
+    load,
+    save,
+    shrink,
+)
+from l0arm.costs import BudgetWarning, expected_flops, fit_threshold
+from l0arm.gates import HardSigmoid, ScaledSigmoid
+from l0arm.gating import (
+    EmptyGroupWarning,
+    Gated,
+    Group,
+    Loss,
+    NonFiniteLoss,
+    NotSynchronised,
+    Patch,
+    Slice,
+)
+from l0arm.methods import Course
+from l0arm.metrics import architecture, expected_l0, prune_rate
+from l0arm.planning import Plan, PlanError, plan
+
+__all__ = [
+    "BudgetWarning",
+    "Certificate",
+    "CertificateError",
+    "Course",
+    "EmptyGroupWarning",
+    "Gated",
+    "Group",
+    "HardSigmoid",
+    "Loss",
+    "NonFiniteLoss",
+    "NotSynchronised",
+    "Patch",
+    "Plan",
+    "PlanError",
+    "SavedError",
+    "ScaledSigmoid",
+    "Slice",
+    "architecture",
+    "certified",
+    "certify",
+    "compact",
+    "distributed",
+    "estimators",
+    "expand",
+    "expected_flops",
+    "expected_l0",
+    "fit_threshold",
+    "gates",
+    "load",
+    "methods",
+    "metrics",
+    "models",
+    "penalties",
+    "plan",
+    "prune_rate",
+    "save",
+    "shrink",
+    "sparsify",
+]
