@@ -13,7 +13,9 @@ import l0arm
 
 ROOT = Path(l0arm.__file__).parent
 LAYERS = [  # from the bottom; a module may import from any layer below its own
-    {"files", "gates"},
+    {"files", "precision"},
+    {"contracts"},
+    {"gates"},
     {"gating"},
     {"equality"},
     {"costs"},
@@ -134,4 +136,4 @@ def test_the_rule_itself(importer: str, imported: str, fine: bool) -> None:
 
 def test_the_reader_of_imports_finds_both_kinds() -> None:
     loaded, lazy = imports(Path("gating/gated.py"))
-    assert (loaded, lazy) == ({"gates"}, {"compaction", "equality"})
+    assert (loaded, lazy) == ({"contracts", "precision"}, {"compaction", "equality"})

@@ -14,8 +14,8 @@ from l0arm.costs.budget import BudgetLike, budget_for
 from l0arm.equality.example import Example
 from l0arm.gates.threshold import DEFAULT_TAU
 from l0arm.gating import Gated, Group
-from l0arm.gating.gated import Execution
 from l0arm.gating.mask import Threshold
+from l0arm.gating.settings import Execution, Settings
 from l0arm.gating.undoing import undone_if_refused
 from l0arm.methods import METHODS, Method
 from l0arm.planning import Plan, exchange, plan
@@ -76,13 +76,15 @@ def sparsify(
             model,
             found,
             method,
-            execution=execution,
-            threshold=DEFAULT_TAU if threshold is None else threshold,
-            sharing=sharing,
+            settings=Settings(
+                threshold=DEFAULT_TAU if threshold is None else threshold,
+                outputs=outputs,
+                execution=execution,
+                sharing=sharing,
+                example=Example.of(example_inputs, example_kwargs, outputs),
+            ),
             generator=generator,
         )
-        gated.example = Example.of(example_inputs, example_kwargs, outputs)
-        gated.outputs = outputs
         if budget is not None:
             gated.budget = budget_for(gated, budget)
     return gated

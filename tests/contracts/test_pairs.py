@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from l0arm import Gated, sparsify
+from l0arm.contracts import Estimator, GateFamily, Gates
 from l0arm.estimators import ARM, ESTIMATORS, DisARM
 from l0arm.estimators.deterministic import Deterministic
 from l0arm.estimators.pathwise import Pathwise
@@ -105,13 +106,17 @@ def test_a_pair_is_judged_by_what_it_is_and_not_by_where(name: str, mode: type) 
         sparsify(MLP((4, 3, 2)), method=name, **lam)
 
 
-# Parts from outside the package, which follow the protocols and know nothing else
+# Parts from outside the package: they implement the contracts and know nothing else
 
 
-class OutsideGates:
-    def __init__(self, phi: Tensor) -> None:
-        self.phi, self.probs = phi, torch.sigmoid(phi)
-        self.open_probability = self.probs
+class OutsideGates(Gates):
+    @property
+    def probs(self) -> Tensor:
+        return torch.sigmoid(self.phi)
+
+    @property
+    def open_probability(self) -> Tensor:
+        return self.probs
 
     def sample(self, generator: torch.Generator | None = None) -> Tensor:
         return torch.bernoulli(self.probs.detach(), generator=generator)
@@ -119,8 +124,11 @@ class OutsideGates:
     def deterministic(self, tau: Tensor | float) -> Tensor:
         return (self.probs.detach() > tau).float()
 
+    def kept_value(self) -> Tensor:
+        return torch.ones_like(self.phi)
 
-class OutsideFamily:
+
+class OutsideFamily(GateFamily):
     def __call__(self, phi: Tensor) -> OutsideGates:
         return OutsideGates(phi)
 
@@ -128,10 +136,10 @@ class OutsideFamily:
         return torch.logit(mean)
 
 
-class OutsideEstimator:
+class OutsideEstimator(Estimator):
     """REINFORCE, written anew."""
 
-    unbiased, forwards, backwards, drops = True, 1, 1, True
+    unbiased, forwards = True, 1
 
     def __call__(self, f: Any, gates: Any, generator: torch.Generator | None = None) -> Tensor:
         z = gates.sample(generator)
@@ -155,7 +163,7 @@ class OutsidePathwise(OutsideEstimator):
         (HardConcrete(), OutsidePathwise()),
     ],
 )
-def test_parts_from_outside_need_the_protocols_only(gate: Any, estimator: Any) -> None:
+def test_parts_from_outside_need_the_contracts_only(gate: Any, estimator: Any) -> None:
     found = step(gated_by(gate, estimator))
     assert found is not None
     assert found.isfinite().all()
@@ -166,6 +174,7 @@ def test_a_family_from_outside_is_judged_too() -> None:
         gated_by(OutsideFamily(), Pathwise())
 
 
-def test_an_estimator_is_any_function_that_does_not_say_what_it_takes() -> None:
-    gated = gated_by(Fixed(), lambda f, gates, generator=None: f(gates.sample(generator)))
-    assert step(gated) is None
+@pytest.mark.parametrize(("gate", "estimator"), [(Bernoulli(), print), (torch.sigmoid, DisARM())])
+def test_what_implements_no_contract_is_refused_with_its_name(gate: Any, estimator: Any) -> None:
+    with pytest.raises(TypeError, match=r"must be a \w+ \(subclass l0arm\.contracts\.\w+\), got "):
+        Method("pair", gate, estimator)

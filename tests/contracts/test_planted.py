@@ -51,7 +51,8 @@ def trained(name: str, **options: Any) -> Gated:
     method, held = gated.method, points(1000, random)
     assert isinstance(method, Method)
     for stage in method.stages:
-        stage.enter(gated, accuracy(gated, *held))
+        if stage.enter is not None:
+            stage.enter(gated, accuracy(gated, *held))
         _train(gated, stage.share * PER_STAGE, stage, RATES.get(name, (0.02, 0.02)), random)
     return gated
 
@@ -79,7 +80,8 @@ def _train(
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        gated.method.after_step(gated, optimizer)
+        if gated.method.after_step is not None:
+            gated.method.after_step(gated, optimizer)
 
 
 def open_inputs(gated: Gated) -> list[int]:

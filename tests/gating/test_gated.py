@@ -409,11 +409,12 @@ def test_a_state_dict_brings_the_whole_state(name: str, network: Any, loss: Any)
     assert torch.equal(other.eval()(net.x), gated.eval()(net.x))
 
 
-def test_a_state_dict_holds_phi_and_the_model_and_no_more(network: Any) -> None:
+def test_a_state_dict_holds_phi_the_model_and_settings_and_no_more(network: Any) -> None:
     net = network("wrn")
     keys = {f"model.{key}" for key in net.plain.state_dict()}
     gated = net.gated()
-    assert set(gated.state_dict()) == keys | {f"phi.{group.name}" for group in gated.groups}
+    phi = {f"phi.{group.name}" for group in gated.groups}
+    assert set(gated.state_dict()) == keys | phi | {"_extra_state"}  # the settings
 
 
 @pytest.mark.parametrize("cast", ["bfloat16", "half"])

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from l0arm import Gated, Group, Slice, sparsify
-from l0arm.gating.sharing import Sharing, pure, worth_sharing
+from l0arm.gating.step import Sharing, pure, worth_sharing
 from l0arm.models import MLP, LeNet5, WideResNet, pooled_conv
 
 

@@ -15,6 +15,7 @@ from torch import distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from l0arm import Gated, Group, NonFiniteLoss, Slice, sparsify
+from l0arm.contracts import Estimator
 from l0arm.distributed import WholeLoss, loss_through
 from l0arm.estimators import ARM
 from l0arm.gating import NotSynchronised
@@ -188,10 +189,10 @@ def sharded() -> str:
     return message(lambda: gated.loss(lambda: gated(batch(0, 0)[0]).sum()), NotSynchronised)
 
 
-class GivenNoise:
+class GivenNoise(Estimator):
     """ARM at noise that is handed in."""
 
-    forwards, u = 2, torch.empty(0)
+    u = torch.empty(0)
 
     def __call__(self, f: Any, gates: Any, generator: Any = None) -> Tensor:
         return ARM().at(f, gates, self.u)

@@ -4,7 +4,7 @@ import torch
 
 from l0arm import Gated, sparsify
 from l0arm.methods import l1_filter
-from l0arm.methods.alive import alive_units
+from l0arm.methods.weights import alive_units
 from l0arm.models import MLP, LeNet5
 
 

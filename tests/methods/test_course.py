@@ -10,7 +10,7 @@ from torch.testing import assert_close
 
 from l0arm import Course, Gated, shrink, sparsify
 from l0arm.methods import Method, Stage, l0_best, l0_disarm
-from l0arm.methods.stage import Ramp, half_cosine, never
+from l0arm.methods.stages import Ramp, half_cosine, never
 from l0arm.models import MLP
 
 X = torch.rand(32, 6, generator=torch.Generator().manual_seed(0))
@@ -244,7 +244,6 @@ def test_after_shrink_the_course_follows_the_smaller_network() -> None:
     assert entered == [smaller]
 
 
-def test_no_stages_at_all_are_one_stage() -> None:
-    gated, optimizer = training(replace(l0_disarm(1e-3), stages=()))
-    Course(gated, optimizer, 4).begin(3)
-    assert gated.penalty_weight == 1.0
+def test_a_method_without_stages_is_refused() -> None:
+    with pytest.raises(ValueError, match="has no stages; leave them out for plain training"):
+        replace(l0_disarm(1e-3), stages=())

@@ -2,7 +2,8 @@
 
 import pytest
 
-from l0arm.methods.stage import Ramp, Stage, always, first_epochs, never
+from l0arm.contracts import Stage, constant
+from l0arm.methods.stages import Ramp, first_epochs, never
 
 
 def stages(*shares: float) -> list[Stage]:
@@ -35,7 +36,7 @@ def test_a_ramp_is_0_before_and_1_after() -> None:
     ramp = Ramp(0.025, 0.1)  # epochs 5 to 20 of 200
     assert [ramp(epoch / 200) for epoch in (0, 5, 20, 199)] == [0.0, 0.0, 1.0, 1.0]
     assert ramp(12.5 / 200) == pytest.approx(0.5)
-    assert (always(0.0), never(1.0)) == (1.0, 0.0)
+    assert (constant(0.0), never(1.0)) == (1.0, 0.0)
 
 
 @pytest.mark.parametrize("points", [(0.5, 0.5), (-0.1, 0.5), (0.5, 1.1)])

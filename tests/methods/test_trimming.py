@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from l0arm import Gated, Group, Slice, shrink, sparsify
-from l0arm.methods._l0_best import Decide, l0_best
-from l0arm.methods.trimming import trimmed
+from l0arm.methods._l0_best import Decide, l0_best, trimmed
 from l0arm.models import MLP, LeNet5
 
 

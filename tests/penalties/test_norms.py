@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from l0arm.estimators import Exact
 from l0arm.gates import Bernoulli, GateFunction, HardSigmoid, ScaledSigmoid
 from l0arm.gating import Gated, Group, Slice
+from l0arm.gating.settings import Settings
 from l0arm.methods import Method
 from l0arm.penalties import L0, L1, L2, Strength
 
@@ -44,7 +45,7 @@ def network(g: GateFunction = ScaledSigmoid(), shuffled: bool = False) -> Gated:
         Group("weights", 2, reads=(c,), counts=(c,)),
     ]
     method = Method("test", Bernoulli(g), Exact())
-    gated = Gated(Net(), groups, method, execution="masked").double()
+    gated = Gated(Net(), groups, method, settings=Settings(execution="masked")).double()
     nn.init.uniform_(gated.phi, -0.4, 0.4)
     return gated
 

@@ -14,11 +14,6 @@ from l0arm.gating.dead import follow_dead
 from l0arm.gating.draw import Draw
 from l0arm.gating.layout import TensorCut, named_tensors, units_of
 
-CARRIED = (  # what may be set on a Gated, besides what it is made of
-    *("training", "width_multiple", "example", "outputs", "penalty_weight"),
-    *("averaged_elsewhere", "estimator", "estimator_state"),
-)
-
 
 def shrink(
     gated: Gated, *, bound: float = 1e-3, optimizer: torch.optim.Optimizer | None = None
@@ -53,13 +48,10 @@ def shrink(
         small,
         [_shrunk(gated, number, keep, draw) for number in range(len(gated.groups))],
         gated.method,
-        execution=gated.execution,
-        threshold=gated.threshold,
-        sharing=gated.sharing,
-    )
+        settings=gated.settings,
+    ).train(gated.training)
     smaller.phi.data = gated.phi.detach()[keep].clone()
-    for name in CARRIED:
-        setattr(smaller, name, getattr(gated, name))
+    smaller.estimator, smaller.estimator_state = gated.estimator, gated.estimator_state
     if transfer is not None:
         transfer(small, smaller.phi)
     return smaller

@@ -19,8 +19,8 @@ from torch import Tensor
 from l0arm.costs.expectation import Cost, parameter_cost
 from l0arm.costs.flops import flop_cost
 from l0arm.costs.latency_model import latency_cost
-from l0arm.gates.precision import Precise
 from l0arm.gating import Gated
+from l0arm.precision import Precise
 
 Amount = str | float
 BudgetLike = Amount | Mapping[str, Amount]

@@ -115,7 +115,7 @@ class FlopsMeter:
                 "FLOPs need inputs to count on, and the model has no example; pass them, "
                 "expected_flops(gated, x), or give example_inputs=(x,) to sparsify"
             )
-        if not gated.method.estimator.forwards:  # type: ignore[attr-defined]
+        if not gated.method.estimator.forwards:
             raise ValueError(
                 f"{type(gated.method.estimator).__name__} evaluates the loss as often as the "
                 "number of gates demands; the FLOPs of a step are only defined for estimators with "

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from l0arm.distributed.team import Team
-from l0arm.gates.precision import at_least_float32
 from l0arm.gating import Gated, Loss, NonFiniteLoss
+from l0arm.precision import at_least_float32
 
 Draws = Literal["own", "shared"]
 Closure = Callable[[], Tensor]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from l0arm.contracts import Estimator
 from l0arm.estimators.ar import AR
 from l0arm.estimators.arm import ARM
 from l0arm.estimators.arms import ARMS
@@ -14,7 +15,6 @@ from l0arm.estimators.double_cv import DoubleCV
 from l0arm.estimators.exact import Exact
 from l0arm.estimators.local_expectation import LocalExpectation
 from l0arm.estimators.muprop import MuProp
-from l0arm.estimators.protocol import Estimator
 from l0arm.estimators.rebar import REBAR
 from l0arm.estimators.reinforce import Reinforce
 from l0arm.estimators.reinforce_loo import ReinforceLOO

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from l0arm.contracts import Objective
 from l0arm.estimators._surrogate import loss_of
-from l0arm.estimators.protocol import Objective
 
 
 def difference(f: Objective, z: Tensor, value: Tensor, gate: int) -> Tensor:

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from l0arm.gates.precision import Precise
+from l0arm.precision import Precise
 
 
 class Memory(Precise):

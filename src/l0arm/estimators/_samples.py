@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from l0arm.contracts import Objective
 from l0arm.estimators._surrogate import antithetic_loss, loss_of
-from l0arm.estimators.protocol import Objective
 
 
 def losses_of(f: Objective, draws: Tensor) -> tuple[Tensor, Tensor]:

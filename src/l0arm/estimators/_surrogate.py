@@ -11,10 +11,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from l0arm.estimators.protocol import Objective
-from l0arm.gates import Gates
-from l0arm.gates.precision import at_least_float32
+from l0arm.contracts import Gates, Objective
 from l0arm.gating.synchrony import several_processes
+from l0arm.precision import at_least_float32
 
 Chain = Literal["exact", "printed"]
 
@@ -28,13 +27,12 @@ def checked_chain(chain: Chain) -> Chain:
 
 def probabilities(gates: Gates | Tensor) -> Tensor:
     """pi with its graph, in float32 at least: in bfloat16, P(u < 0.999) would be 1."""
-    probs = gates if isinstance(gates, Tensor) else getattr(gates, "probs", None)
-    if probs is None:
+    if not isinstance(gates, Tensor | Gates):
         raise TypeError(
             f"{type(gates).__name__} has no probs, but estimators of binary draws need z ~ "
             "Ber(probs); use Bernoulli gates, or the estimator that belongs to this family"
         )
-    return at_least_float32(probs)
+    return at_least_float32(gates if isinstance(gates, Tensor) else gates.probs)
 
 
 def uniform_like(probs: Tensor, generator: torch.Generator | None) -> Tensor:

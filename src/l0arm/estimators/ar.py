@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from l0arm.contracts import Gates, Objective
+from l0arm.estimators._base import BinaryEstimator
 from l0arm.estimators._baseline import baseline, checked_decay, moving_mean, remember
 from l0arm.estimators._memory import Memory
 from l0arm.estimators._surrogate import (
@@ -18,12 +20,10 @@ from l0arm.estimators._surrogate import (
     surrogate,
     uniform_like,
 )
-from l0arm.estimators.protocol import Objective
-from l0arm.gates import Gates
 
 
 @dataclass(frozen=True)
-class AR:
+class AR(BinaryEstimator):
     """``f(1[u < g(phi)]) (1 - 2 u)``, Eq. 10, with no baseline, as in the paper.
 
     With ``decay`` (0.95, say), less a moving mean of the losses of earlier steps: as unbiased, and
@@ -38,9 +38,6 @@ class AR:
     decay: float | None = None
     state: Memory | None = field(init=False, compare=False, repr=False, default=None)
     forwards = 1
-    backwards = 1
-    drops = True
-    takes = "binary"
 
     @property
     def unbiased(self) -> bool:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from l0arm.contracts import Gates, Objective
+from l0arm.estimators._base import BinaryEstimator
 from l0arm.estimators._surrogate import (
     Chain,
     antithetic_loss,
@@ -17,12 +19,10 @@ from l0arm.estimators._surrogate import (
     surrogate,
     uniform_like,
 )
-from l0arm.estimators.protocol import Objective
-from l0arm.gates import Gates
 
 
 @dataclass(frozen=True)
-class ARM:
+class ARM(BinaryEstimator):
     """``(f(1[u > g(-phi)]) - f(1[u < g(phi)])) (u - 1/2)``, Eq. 9.
 
     >>> probs = torch.tensor([0.5, 0.5], requires_grad=True)
@@ -32,9 +32,6 @@ class ARM:
 
     chain: Chain = "exact"
     forwards = 2
-    backwards = 1
-    drops = True
-    takes = "binary"
 
     @property
     def unbiased(self) -> bool:

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from l0arm.contracts import Gates, Objective
+from l0arm.estimators._base import BinaryEstimator
 from l0arm.estimators._samples import checked_samples, covariance, losses_of
 from l0arm.estimators._surrogate import probabilities, surrogate
-from l0arm.estimators.protocol import Objective
-from l0arm.gates import Gates
 
 
 @dataclass(frozen=True)
-class ARMS:
+class ARMS(BinaryEstimator):
     """``D/(n-1) sum_i (f(z_i) - mean f)(z_i - pi)``; D undoes the correlation of the draws.
 
     >>> ARMS(samples=4).forwards
@@ -25,10 +25,6 @@ class ARMS:
     """
 
     samples: int = 4
-    unbiased = True
-    backwards = 1
-    drops = True
-    takes = "binary"
 
     def __post_init__(self) -> None:
         checked_samples(self.samples)

@@ -12,6 +12,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from l0arm.contracts import Gates, Objective
+from l0arm.estimators._base import BinaryEstimator
 from l0arm.estimators._flips import chosen, difference
 from l0arm.estimators._relaxation import live
 from l0arm.estimators._surrogate import (
@@ -20,12 +22,10 @@ from l0arm.estimators._surrogate import (
     surrogate,
     uniform_like,
 )
-from l0arm.estimators.protocol import Objective
-from l0arm.gates import Gates
 
 
 @dataclass(frozen=True)
-class Bitflip:
+class Bitflip(BinaryEstimator):
     """``(f(z | z_i = 1) - f(z | z_i = 0)) pi_i (1 - pi_i) / q_i`` for the one gate i ~ q.
 
     ``q="variance"``: in proportion to pi (1 - pi), so that open questions are asked more often.
@@ -39,11 +39,7 @@ class Bitflip:
     """
 
     q: Literal["variance", "uniform"] = "variance"
-    unbiased = True
     forwards = 2
-    backwards = 1
-    drops = True
-    takes = "binary"
 
     def __post_init__(self) -> None:
         if self.q not in ("variance", "uniform"):

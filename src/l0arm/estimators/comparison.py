@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from l0arm.contracts import Estimator, Objective
 from l0arm.estimators.bias import Bias, Reference
 from l0arm.estimators.problems import Quadratic, loss_under, quadratic, stages
-from l0arm.estimators.protocol import Estimator, Objective
 
 __all__ = [
     "Bias",

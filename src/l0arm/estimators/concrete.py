@@ -11,15 +11,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from l0arm.contracts import Gates, Objective
+from l0arm.estimators._base import BinaryEstimator
 from l0arm.estimators._relaxation import checked_temperature, live, logistic, relaxed, through
 from l0arm.estimators._surrogate import probabilities, uniform_like
-from l0arm.estimators.protocol import Objective
-from l0arm.gates import Gates
-from l0arm.gates.precision import at_least_float32
+from l0arm.precision import at_least_float32
 
 
 @dataclass(frozen=True)
-class Concrete:
+class Concrete(BinaryEstimator):
     """f at ``y = sigmoid((logit pi + logit u) / temperature)`` in place of a binary draw.
 
     Value and weights' gradient are those of f at y, the one estimator whose draw is not binary.
@@ -33,9 +33,7 @@ class Concrete:
     temperature: float = 2 / 3
     unbiased = False
     forwards = 1
-    backwards = 1
     drops = False
-    takes = "binary"
 
     def __post_init__(self) -> None:
         checked_temperature(self.temperature)

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from l0arm.estimators.protocol import Objective
-from l0arm.gates.precision import at_least_float32
+from l0arm.contracts import Estimator, Gates, Objective
+from l0arm.precision import at_least_float32
 
 
 @dataclass(frozen=True)
-class Deterministic:
+class Deterministic(Estimator):
     """f at the gates as they are (family ``Fixed``); phi gets no gradient.
 
     Not among ESTIMATORS: the mean of nothing is not the gradient in phi.
@@ -21,11 +20,11 @@ class Deterministic:
 
     unbiased = False
     forwards = 1
-    backwards = 1
-    drops = True
     takes = "fixed"
 
     def __call__(
-        self, f: Objective, gates: Any, generator: torch.Generator | None = None
+        self, f: Objective, gates: Gates | Tensor, generator: torch.Generator | None = None
     ) -> Tensor:
+        if not isinstance(gates, Gates):
+            raise TypeError("Deterministic needs gates that know their own draw, e.g. Fixed()(phi)")
         return at_least_float32(f(gates.sample(generator)))

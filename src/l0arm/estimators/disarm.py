@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from l0arm.contracts import Gates, Objective
+from l0arm.estimators._base import BinaryEstimator
 from l0arm.estimators._surrogate import (
     antithetic_loss,
     antithetic_pair,
@@ -20,12 +22,10 @@ from l0arm.estimators._surrogate import (
     surrogate,
     uniform_like,
 )
-from l0arm.estimators.protocol import Objective
-from l0arm.gates import Gates
 
 
 @dataclass(frozen=True)
-class DisARM:
+class DisARM(BinaryEstimator):
     """``1/2 (f(z) - f(z~)) (z - z~) max(pi, 1 - pi)``: exactly 0 for a gate whose draws agree.
 
     >>> probs = torch.tensor([0.9], requires_grad=True)
@@ -34,11 +34,7 @@ class DisARM:
     tensor([0.])
     """
 
-    unbiased = True
     forwards = 2
-    backwards = 1
-    drops = True
-    takes = "binary"
 
     def __call__(
         self, f: Objective, gates: Gates | Tensor, generator: torch.Generator | None = None

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from l0arm.contracts import Gates, Objective
+from l0arm.estimators._base import BinaryEstimator
 from l0arm.estimators._finite import finite
 from l0arm.estimators._relaxation import slope_of
 from l0arm.estimators._samples import checked_samples, covariance
@@ -21,12 +23,10 @@ from l0arm.estimators._surrogate import (
     surrogate,
     uniform_like,
 )
-from l0arm.estimators.protocol import Objective
-from l0arm.gates import Gates
 
 
 @dataclass(frozen=True)
-class DoubleCV:
+class DoubleCV(BinaryEstimator):
     """``1/(n-1) sum_k (h_k - mean h)(z_k - pi) + a pi (1 - pi) mean_k df/dz(z_k)``.
 
     ``h_k = f_k - a G_k.(z_k - pi)`` where G_k is the mean of df/dz over the *other* draws. Unbiased
@@ -40,9 +40,7 @@ class DoubleCV:
 
     samples: int = 2
     a: float = 1.0
-    unbiased = True
     drops = False
-    takes = "binary"
 
     def __post_init__(self) -> None:
         checked_samples(self.samples)

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from l0arm.contracts import Gates, Objective
+from l0arm.estimators._base import BinaryEstimator
 from l0arm.estimators._surrogate import probabilities
-from l0arm.estimators.protocol import Objective
-from l0arm.gates import Gates
-from l0arm.gates.precision import at_least_float32
+from l0arm.precision import at_least_float32
 
 
 @dataclass(frozen=True)
-class Exact:
+class Exact(BinaryEstimator):
     """``E[f(z)] = sum_z p(z) f(z)``, Eq. 6; its value is the expectation, not one f(z).
 
     >>> probs = torch.tensor([0.5, 0.25], requires_grad=True)
@@ -24,11 +24,8 @@ class Exact:
     """
 
     max_gates: int = 16
-    unbiased = True
     forwards = 0  # 2^V: depends on the number of gates
     backwards = 0
-    drops = True
-    takes = "binary"
 
     def __post_init__(self) -> None:
         if not isinstance(self.max_gates, int) or self.max_gates < 1:

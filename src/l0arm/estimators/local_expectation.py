@@ -10,6 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from l0arm.contracts import Gates, Objective
+from l0arm.estimators._base import BinaryEstimator
 from l0arm.estimators._flips import difference
 from l0arm.estimators._relaxation import live
 from l0arm.estimators._surrogate import (
@@ -18,12 +20,10 @@ from l0arm.estimators._surrogate import (
     surrogate,
     uniform_like,
 )
-from l0arm.estimators.protocol import Objective
-from l0arm.gates import Gates
 
 
 @dataclass(frozen=True)
-class LocalExpectation:
+class LocalExpectation(BinaryEstimator):
     """``(f(z | z_j = 1) - f(z | z_j = 0)) pi_j (1 - pi_j)`` for all j: V + 1 evaluations.
 
     >>> probs = torch.tensor([0.5, 0.5], requires_grad=True)
@@ -32,11 +32,7 @@ class LocalExpectation:
     tensor([1., 5.])
     """
 
-    unbiased = True
     forwards = 0  # V + 1: depends on the number of gates
-    backwards = 1
-    drops = True
-    takes = "binary"
 
     def __call__(
         self, f: Objective, gates: Gates | Tensor, generator: torch.Generator | None = None

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from l0arm.contracts import Gates, Objective
+from l0arm.estimators._base import BinaryEstimator
 from l0arm.estimators._relaxation import slope_of
 from l0arm.estimators._surrogate import (
     antithetic_pair,
@@ -19,12 +21,10 @@ from l0arm.estimators._surrogate import (
     surrogate,
     uniform_like,
 )
-from l0arm.estimators.protocol import Objective
-from l0arm.gates import Gates
 
 
 @dataclass(frozen=True)
-class MuProp:
+class MuProp(BinaryEstimator):
     """``(f(z) - f(pi) - G.(z - pi))(z - pi) + G pi (1 - pi)``, with G = df/dz at z = pi.
 
     f(pi) is dense: it runs masked, and takes the time of the dense network.
@@ -34,11 +34,9 @@ class MuProp:
     tensor([1., 5.])
     """
 
-    unbiased = True
     forwards = 2
     backwards = 2
     drops = False
-    takes = "binary"
 
     def __call__(
         self, f: Objective, gates: Gates | Tensor, generator: torch.Generator | None = None

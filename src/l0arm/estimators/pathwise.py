@@ -6,17 +6,16 @@ Not for Bernoulli gates, and so not among ESTIMATORS: it needs a family with ``r
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from l0arm.estimators.protocol import Objective
-from l0arm.gates.precision import at_least_float32
+from l0arm.contracts import Estimator, Gates, Objective
+from l0arm.precision import at_least_float32
 
 
 @dataclass(frozen=True)
-class Pathwise:
+class Pathwise(Estimator):
     """f at ``gates.rsample()``; unbiased for the objective over these gates, one evaluation.
 
     A hard concrete gate that is exactly 0 has derivative 0 there, so closed units can be dropped.
@@ -24,14 +23,12 @@ class Pathwise:
 
     unbiased = True
     forwards = 1
-    backwards = 1
-    drops = True
     takes = "smooth"
 
     def __call__(
-        self, f: Objective, gates: Any, generator: torch.Generator | None = None
+        self, f: Objective, gates: Gates | Tensor, generator: torch.Generator | None = None
     ) -> Tensor:
-        if not hasattr(gates, "rsample"):
+        if not isinstance(gates, Gates) or not gates.smooth:
             raise TypeError(
                 f"Pathwise differentiates through the draw, but {type(gates).__name__} has no "
                 "rsample; use gates such as HardConcrete(), or an estimator of ESTIMATORS"

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from l0arm.estimators.protocol import Objective
-from l0arm.gates.precision import at_least_float32
+from l0arm.contracts import Objective
 from l0arm.gating import Gated
 from l0arm.gating.draw import Draw
-from l0arm.gating.randomness import SharedRandomness
+from l0arm.gating.step import SharedRandomness
+from l0arm.precision import at_least_float32
 
 ENDS = {"polarised": 0.02, "converged": 0.002}
 

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from l0arm.contracts import Gates, Objective
+from l0arm.estimators._base import BinaryEstimator
 from l0arm.estimators._finite import finite
 from l0arm.estimators._memory import Memory
 from l0arm.estimators._relaxation import (
@@ -26,13 +28,11 @@ from l0arm.estimators._relaxation import (
 )
 from l0arm.estimators._surrogate import loss_of, probabilities, surrogate, uniform_like
 from l0arm.estimators._tuning import checked_rate, descend, tuned
-from l0arm.estimators.protocol import Objective
-from l0arm.gates import Gates
-from l0arm.gates.precision import at_least_float32
+from l0arm.precision import at_least_float32
 
 
 @dataclass(frozen=True)
-class REBAR:
+class REBAR(BinaryEstimator):
     """``(f(b) - c f(y'))(b - pi) + c d f(y)/d logit - c d f(y')/d logit``.
 
     ``y = sigmoid(zeta / temperature)`` with zeta = logit pi + logit u, b = 1[zeta > 0], and y'
@@ -48,10 +48,8 @@ class REBAR:
     c: float = 1.0  # at the start
     rate: float = 0.01
     state: Memory = field(init=False, compare=False, repr=False)
-    unbiased = True
     forwards = 3
     drops = False
-    takes = "binary"
 
     @property
     def backwards(self) -> int:

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from l0arm.contracts import Gates, Objective
+from l0arm.estimators._base import BinaryEstimator
 from l0arm.estimators._baseline import baseline, checked_decay, moving_mean, remember
 from l0arm.estimators._memory import Memory
 from l0arm.estimators._surrogate import (
@@ -20,12 +22,10 @@ from l0arm.estimators._surrogate import (
     surrogate,
     uniform_like,
 )
-from l0arm.estimators.protocol import Objective
-from l0arm.gates import Gates
 
 
 @dataclass(frozen=True)
-class Reinforce:
+class Reinforce(BinaryEstimator):
     """``(f(z) - b)(z - pi)``, b a moving mean of the losses of earlier steps (0 at the first).
 
     >>> probs = torch.tensor([0.25], requires_grad=True)
@@ -36,11 +36,7 @@ class Reinforce:
 
     decay: float = 0.95
     state: Memory = field(init=False, compare=False, repr=False, default_factory=moving_mean)
-    unbiased = True
     forwards = 1
-    backwards = 1
-    drops = True
-    takes = "binary"
 
     def __post_init__(self) -> None:
         checked_decay(self.decay)

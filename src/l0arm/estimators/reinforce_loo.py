@@ -10,6 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from l0arm.contracts import Gates, Objective
+from l0arm.estimators._base import BinaryEstimator
 from l0arm.estimators._samples import checked_samples, covariance, losses_of
 from l0arm.estimators._surrogate import (
     antithetic_pair,
@@ -17,12 +19,10 @@ from l0arm.estimators._surrogate import (
     surrogate,
     uniform_like,
 )
-from l0arm.estimators.protocol import Objective
-from l0arm.gates import Gates
 
 
 @dataclass(frozen=True)
-class ReinforceLOO:
+class ReinforceLOO(BinaryEstimator):
     """``1/(n-1) sum_i (f(z_i) - mean f)(z_i - pi)`` with n independent draws.
 
     >>> ReinforceLOO(samples=4).forwards
@@ -30,10 +30,6 @@ class ReinforceLOO:
     """
 
     samples: int = 4
-    unbiased = True
-    backwards = 1
-    drops = True
-    takes = "binary"
 
     def __post_init__(self) -> None:
         checked_samples(self.samples)

@@ -10,15 +10,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from l0arm.contracts import Gates, Objective
+from l0arm.estimators._base import BinaryEstimator
 from l0arm.estimators._relaxation import through
 from l0arm.estimators._surrogate import antithetic_pair, probabilities, uniform_like
-from l0arm.estimators.protocol import Objective
-from l0arm.gates import Gates
-from l0arm.gates.precision import at_least_float32
+from l0arm.precision import at_least_float32
 
 
 @dataclass(frozen=True)
-class ReinMax:
+class ReinMax(BinaryEstimator):
     """``1/2 |z - pi| df/dz``: in the mean, the trapezium rule for f(1) - f(0) in each gate.
 
     So it is right if f is quadratic in each z_j, and biased from third order on.
@@ -32,9 +32,7 @@ class ReinMax:
 
     unbiased = False
     forwards = 1
-    backwards = 1
     drops = False
-    takes = "binary"
 
     def __call__(
         self, f: Objective, gates: Gates | Tensor, generator: torch.Generator | None = None

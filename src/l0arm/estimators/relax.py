@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from l0arm.contracts import Gates, Objective
+from l0arm.estimators._base import BinaryEstimator
 from l0arm.estimators._memory import Memory
 from l0arm.estimators._relaxation import (
     checked_temperature,
@@ -23,15 +25,13 @@ from l0arm.estimators._relaxation import (
 )
 from l0arm.estimators._surrogate import loss_of, probabilities, surrogate, uniform_like
 from l0arm.estimators._tuning import checked_rate, descend, resize, tuned
-from l0arm.estimators.protocol import Objective
-from l0arm.gates import Gates
 
 PER_GATE = ("inward", "linear")
 NAMES = (*PER_GATE, "outward", "bias")
 
 
 @dataclass(frozen=True)
-class RELAX:
+class RELAX(BinaryEstimator):
     """``(f(b) - r(y'))(b - pi) + d r(y)/d logit - d r(y')/d logit``, with b, y, y' as in REBAR.
 
     ``r(y) = outward . tanh(inward (y - pi)) + linear . (y - pi) + bias`` guesses the loss from the
@@ -48,11 +48,7 @@ class RELAX:
     temperature: float = 2 / 3
     rate: float = 0.01
     state: Memory = field(init=False, compare=False, repr=False)
-    unbiased = True
     forwards = 1
-    backwards = 1
-    drops = True
-    takes = "binary"
 
     def __post_init__(self) -> None:
         if not isinstance(self.hidden, int) or self.hidden < 1:

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from l0arm.contracts import Gates, Objective
+from l0arm.estimators._base import BinaryEstimator
 from l0arm.estimators._relaxation import (
     checked_temperature,
     logistic,
@@ -18,13 +20,11 @@ from l0arm.estimators._relaxation import (
     through,
 )
 from l0arm.estimators._surrogate import probabilities, uniform_like
-from l0arm.estimators.protocol import Objective
-from l0arm.gates import Gates
-from l0arm.gates.precision import at_least_float32
+from l0arm.precision import at_least_float32
 
 
 @dataclass(frozen=True)
-class STGumbel:
+class STGumbel(BinaryEstimator):
     """``df/dz y (1 - y) / temperature`` at ``z = 1[y > 1/2]``, y the concrete relaxation.
 
     Closed units must be computed: f runs masked, and takes the time of the dense network.
@@ -38,9 +38,7 @@ class STGumbel:
     temperature: float = 2 / 3
     unbiased = False
     forwards = 1
-    backwards = 1
     drops = False
-    takes = "binary"
 
     def __post_init__(self) -> None:
         checked_temperature(self.temperature)

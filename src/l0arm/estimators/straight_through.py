@@ -11,15 +11,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from l0arm.contracts import Gates, Objective
+from l0arm.estimators._base import BinaryEstimator
 from l0arm.estimators._relaxation import through
 from l0arm.estimators._surrogate import antithetic_pair, probabilities, uniform_like
-from l0arm.estimators.protocol import Objective
-from l0arm.gates import Gates
-from l0arm.gates.precision import at_least_float32
+from l0arm.precision import at_least_float32
 
 
 @dataclass(frozen=True)
-class StraightThrough:
+class StraightThrough(BinaryEstimator):
     """dE[f]/dpi is taken to be df/dz at the draw: right if f is linear in each z_j, else biased.
 
     Closed units must be computed: f runs masked, and takes the time of the dense network.
@@ -31,9 +31,7 @@ class StraightThrough:
 
     unbiased = False
     forwards = 1
-    backwards = 1
     drops = False
-    takes = "binary"
 
     def __call__(
         self, f: Objective, gates: Gates | Tensor, generator: torch.Generator | None = None

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from l0arm.contracts import Gates, Objective
+from l0arm.estimators._base import BinaryEstimator
 from l0arm.estimators._flips import chosen, difference
 from l0arm.estimators._relaxation import live
 from l0arm.estimators._surrogate import (
@@ -21,13 +23,11 @@ from l0arm.estimators._surrogate import (
     surrogate,
     uniform_like,
 )
-from l0arm.estimators.protocol import Objective
-from l0arm.gates import Gates
 from l0arm.gating.synchrony import several_processes
 
 
 @dataclass(frozen=True)
-class UGC:
+class UGC(BinaryEstimator):
     """Gate by gate, the estimate that varies less: DisARM, or bitflip if min(pi, 1-pi) < 1/(2V).
 
     Both share f(z). The gate to flip is drawn among all V, so often it needs no third evaluation.
@@ -36,11 +36,7 @@ class UGC:
     >>> value = UGC()(lambda z: z.sum(), probs)
     """
 
-    unbiased = True
     forwards = 3  # at most
-    backwards = 1
-    drops = True
-    takes = "binary"
 
     def __call__(
         self, f: Objective, gates: Gates | Tensor, generator: torch.Generator | None = None

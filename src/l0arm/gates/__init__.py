@@ -1,7 +1,7 @@
 """What z is: gate functions and families of gates."""
 
+from l0arm.contracts import GateFamily, Gates
 from l0arm.gates.bernoulli import Bernoulli, BernoulliGates
-from l0arm.gates.family import GateFamily, Gates
 from l0arm.gates.fixed import Fixed, FixedGates
 from l0arm.gates.functions import CustomGate, GateFunction, HardSigmoid, ScaledSigmoid
 from l0arm.gates.gaussian import Gaussian, GaussianGates

@@ -8,17 +8,22 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from l0arm.contracts import GateFamily, Gates
 from l0arm.gates.functions import GateFunction, ScaledSigmoid, as_gate_function
 
 INITIAL_SPREAD = 0.01  # Sec. 5.1: g(phi) ~ N(mean, 0.01)
 
 
 @dataclass(frozen=True)
-class BernoulliGates:
+class BernoulliGates(Gates):
     """``z ~ Ber(pi)``, independent of each other."""
 
-    phi: Tensor
-    probs: Tensor  # pi = g(phi), with its graph to phi
+    pi: Tensor  # g(phi), with its graph to phi
+
+    @property
+    def probs(self) -> Tensor:
+        """pi = g(phi)."""
+        return self.pi
 
     @property
     def open_probability(self) -> Tensor:
@@ -36,9 +41,13 @@ class BernoulliGates:
         pi = self.probs.detach()  # Eq. 13
         return torch.where(pi > tau, pi, 0.0)  # Eq. 14
 
+    def kept_value(self) -> Tensor:
+        """E[z] = pi, Eq. 13."""
+        return self.pi.detach().clone()
+
 
 @dataclass(frozen=True)
-class Bernoulli:
+class Bernoulli(GateFamily):
     """The family ``z ~ Ber(g(phi))`` for any gate function g.
 
     >>> family = Bernoulli(ScaledSigmoid(k=7))

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from l0arm.contracts import GateFamily, Gates
+
 
 @dataclass(frozen=True)
-class FixedGates:
+class FixedGates(Gates):
     """``z = phi``, and phi is 0 or 1."""
-
-    phi: Tensor
 
     @property
     def probs(self) -> Tensor:
@@ -34,9 +34,13 @@ class FixedGates:
         """phi itself: there is nothing to threshold."""
         return self.phi.detach().clone()
 
+    def kept_value(self) -> Tensor:
+        """phi itself: a closed gate has no other value."""
+        return self.phi.detach().clone()
+
 
 @dataclass(frozen=True)
-class Fixed:
+class Fixed(GateFamily):
     """All gates open at the start.
 
     >>> Fixed().initial(torch.tensor([0.8, 0.5]))

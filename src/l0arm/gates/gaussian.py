@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from l0arm.gates.threshold import keeps_all
+from l0arm.contracts import GateFamily
+from l0arm.gates.threshold import ScoredGates
 
 INITIAL_SPREAD = 0.01
 INITIAL_LOG_VARIANCE = -9.0
@@ -22,10 +23,10 @@ SHOWN = (-9.0, 2.0)  # log alpha from certainly kept to certainly pruned, as pro
 
 
 @dataclass(frozen=True)
-class GaussianGates:
+class GaussianGates(ScoredGates):
     """phi holds (mu, log sigma^2, threshold) of every gate; the last is not trained."""
 
-    phi: Tensor  # (V, 3)
+    smooth = True
 
     @property
     def mu(self) -> Tensor:
@@ -53,7 +54,7 @@ class GaussianGates:
     @property
     def open_probability(self) -> Tensor:
         """1 for gates that are kept, 0 for those that are pruned (a draw itself is never 0)."""
-        return (self.score <= self.phi[:, 2].detach()).to(self.phi.dtype)
+        return (self.score <= self.thresholds.detach()).to(self.phi.dtype)
 
     def rsample(self, generator: torch.Generator | None = None) -> Tensor:
         """A draw that can be differentiated in phi."""
@@ -65,13 +66,16 @@ class GaussianGates:
         return self.rsample(generator).detach()
 
     def deterministic(self, tau: Tensor | float) -> Tensor:
-        """mu where log alpha is below the gate's own threshold; of tau only 0 means anything."""
-        mu = self.mu.detach()
-        return mu.clone() if keeps_all(tau) else mu * self.open_probability
+        """mu where log alpha is below the gate's own threshold. tau is not used."""
+        return self.kept_value() * self.open_probability
+
+    def kept_value(self) -> Tensor:
+        """E[z] = mu."""
+        return self.mu.detach().clone()
 
 
 @dataclass(frozen=True)
-class Gaussian:
+class Gaussian(GateFamily):
     """The family: mu ~ N(1, 0.01), log sigma^2 ~ N(-9, 0.01).
 
     >>> Gaussian()(Gaussian().initial(torch.full((3,), 0.5))).open_probability

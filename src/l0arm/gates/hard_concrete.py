@@ -11,20 +11,21 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from l0arm.gates.precision import at_least_float32
+from l0arm.contracts import GateFamily, Gates
+from l0arm.precision import at_least_float32
 
 INITIAL_SPREAD = 0.01  # of log alpha
 RESOLUTION = 1e-6  # u stays this far from 0 and 1, as in the published code
 
 
 @dataclass(frozen=True)
-class HardConcreteGates:
+class HardConcreteGates(Gates):
     """``z = clip(s (zeta - gamma) + gamma, 0, 1)``, ``s = sigmoid((logit u + phi) / beta)``."""
 
-    phi: Tensor  # log alpha
     beta: float
     gamma: float
     zeta: float
+    smooth = True
 
     @property
     def open_probability(self) -> Tensor:
@@ -60,12 +61,16 @@ class HardConcreteGates:
         """``clip(sigmoid(phi) (zeta - gamma) + gamma, 0, 1)``: has exact zeros, so needs no tau."""
         return self._stretched(self.phi.detach())
 
+    def kept_value(self) -> Tensor:
+        """z-bar itself: a gate that is 0 has no other value."""
+        return self._stretched(self.phi.detach())
+
     def _stretched(self, logit: Tensor) -> Tensor:
         return (torch.sigmoid(logit) * (self.zeta - self.gamma) + self.gamma).clamp(0.0, 1.0)
 
 
 @dataclass(frozen=True)
-class HardConcrete:
+class HardConcrete(GateFamily):
     """The family, with the published constants.
 
     >>> HardConcrete()(torch.zeros(1)).open_probability

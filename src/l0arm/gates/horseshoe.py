@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from l0arm.gates.threshold import keeps_all
+from l0arm.contracts import GateFamily
+from l0arm.gates.threshold import ScoredGates
 
 # Columns of phi: the means of the logarithms, the logarithms of their variances, the threshold.
 S_A, S_B, UNIT_A, UNIT_B = range(4)
@@ -28,11 +29,11 @@ SHOWN = (0.0, 10.0)  # -log mode from certainly kept to certainly pruned, as pro
 
 
 @dataclass(frozen=True)
-class HorseshoeGates:
+class HorseshoeGates(ScoredGates):
     """phi holds four log-normals and a threshold for every gate; s_a, s_b are its group's."""
 
-    phi: Tensor  # (V, 9)
     group_of: Tensor
+    smooth = True
 
     @property
     def factors(self) -> tuple[Tensor, Tensor]:
@@ -70,7 +71,7 @@ class HorseshoeGates:
     @property
     def open_probability(self) -> Tensor:
         """1 for gates that are kept, 0 for those that are pruned (a draw itself is never 0)."""
-        return (self.score <= self.phi[:, THRESHOLD_COLUMN].detach()).to(self.phi.dtype)
+        return (self.score <= self.thresholds.detach()).to(self.phi.dtype)
 
     def rsample(self, generator: torch.Generator | None = None) -> Tensor:
         """A draw that can be differentiated in phi; the noise of s is one number for a group."""
@@ -87,18 +88,18 @@ class HorseshoeGates:
         return self.rsample(generator).detach()
 
     def deterministic(self, tau: Tensor | float) -> Tensor:
-        """E[z] = exp(E + Var / 2) where -log mode is below the threshold.
+        """E[z] where -log mode is below the gate's own threshold. tau is not used."""
+        return self.kept_value() * self.open_probability
 
-        Of tau only 0 means anything.
-        """
+    def kept_value(self) -> Tensor:
+        """E[z] = exp(E[log z] + Var[log z] / 2)."""
         with torch.no_grad():
             exponent = self.mean_of_log + self.variance_of_log / 2
-            mean = exponent.clamp(max=LARGEST_EXPONENT).exp()
-            return mean if keeps_all(tau) else mean * self.open_probability
+            return exponent.clamp(max=LARGEST_EXPONENT).exp()
 
 
 @dataclass(frozen=True)
-class Horseshoe:
+class Horseshoe(GateFamily):
     """The family; ``within`` tells it which gates share a group.
 
     >>> phi = Horseshoe().initial(torch.full((3,), 0.5))

@@ -6,10 +6,14 @@ The paper leaves a tau that depends on the histogram to future work (Sec. 3.2); 
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
+from dataclasses import dataclass
 from numbers import Real
 
 import torch
 from torch import Tensor
+
+from l0arm.contracts import Gates
 
 DEFAULT_TAU = 0.5
 
@@ -21,9 +25,22 @@ def finite(threshold: float) -> float:
     return float(threshold)
 
 
-def keeps_all(tau: Tensor | float) -> bool:
-    """Whether tau is 0, which takes no gate: that is how the value of one that stays is asked."""
-    return not isinstance(tau, Tensor) and tau == 0.0
+@dataclass(frozen=True)
+class ScoredGates(Gates):
+    """Gates that are pruned where a score exceeds a threshold of their own.
+
+    The threshold is the last column of phi: saved with it, but not trained by gradient.
+    """
+
+    @property
+    @abstractmethod
+    def score(self) -> Tensor:
+        """What is compared with the threshold. Above it, a gate is pruned."""
+
+    @property
+    def thresholds(self) -> Tensor:
+        """The threshold of every gate: a view of phi."""
+        return self.phi[:, -1]
 
 
 def valley(pi: Tensor, bins: int = 20) -> float:

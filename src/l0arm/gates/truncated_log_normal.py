@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from l0arm.contracts import GateFamily, Gates
 from l0arm.gates.normal_tail import FAR, log_series
 
 A, B = -20.0, 0.0  # log z lies in [A, B]
@@ -23,10 +24,10 @@ INITIAL_MU, INITIAL_LOG_SIGMA = 0.0, -5.0  # z is 1 to half a percent
 
 
 @dataclass(frozen=True)
-class TruncatedLogNormalGates:
+class TruncatedLogNormalGates(Gates):
     """``log z ~ N(mu, sigma^2)`` restricted to [A, B]; phi holds (mu, log sigma) of every gate."""
 
-    phi: Tensor  # (V, 2)
+    smooth = True
 
     @property
     def wide(self) -> TruncatedLogNormalGates:
@@ -119,6 +120,10 @@ class TruncatedLogNormalGates:
             kept = self.probs > tau
             return torch.where(kept, self.mean.to(self.phi.dtype), 0.0)
 
+    def kept_value(self) -> Tensor:
+        """E[z], and 0 where it is negligible."""
+        return self.deterministic(0.0)
+
     def _log_mass(self, n: int) -> Tensor:
         """log(Phi(beta - n sigma) - Phi(alpha - n sigma)), mirrored where both are positive."""
         alpha, beta = self.edges
@@ -133,7 +138,7 @@ class TruncatedLogNormalGates:
 
 
 @dataclass(frozen=True)
-class TruncatedLogNormal:
+class TruncatedLogNormal(GateFamily):
     """The family; a pretrained network starts with hardly any noise.
 
     >>> family = TruncatedLogNormal()

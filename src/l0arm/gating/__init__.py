@@ -2,7 +2,7 @@
 
 from l0arm.gating.gated import EmptyGroupWarning, Gated, Loss
 from l0arm.gating.group import Group, Patch, Slice
-from l0arm.gating.objective import NonFiniteLoss
+from l0arm.gating.step import NonFiniteLoss
 from l0arm.gating.synchrony import NotSynchronised
 
 __all__ = [

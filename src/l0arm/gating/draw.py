@@ -15,8 +15,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from l0arm.gates.precision import at_least_float32
 from l0arm.gating.layout import Axis, Layout, Reach
+from l0arm.precision import at_least_float32
 
 Mask = npt.NDArray[np.bool_]
 

@@ -7,28 +7,29 @@ import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 
-from l0arm.gates.family import GateFamily, Gates
-from l0arm.gates.precision import Precise
-from l0arm.gates.threshold import DEFAULT_TAU
+from l0arm.contracts import Extra, Gates, Method
 from l0arm.gating.draw import Draw
 from l0arm.gating.engine import Engine
 from l0arm.gating.group import Group
 from l0arm.gating.layout import resolve
-from l0arm.gating.mask import Threshold, checked_multiple, checked_threshold, deterministic_mask
-from l0arm.gating.objective import NonFiniteLoss, Objective
+from l0arm.gating.mask import Threshold, checked_multiple, deterministic_mask
+from l0arm.gating.settings import Execution, Setting, Settings
+from l0arm.gating.step import NonFiniteLoss, Objective
 from l0arm.gating.synchrony import check_synchronised
 from l0arm.gating.undoing import undone_if_refused
 from l0arm.gating.validation import check_gates
+from l0arm.precision import Precise
 
 if TYPE_CHECKING:
+    from l0arm.costs.budget import Constraint
     from l0arm.equality.example import Example
 
-Execution = Literal["sliced", "masked"]
+ExtraType = TypeVar("ExtraType", bound=Extra)
 
 
 class EmptyGroupWarning(UserWarning):
@@ -47,109 +48,68 @@ class Loss(NamedTuple):
         self.total.backward()  # type: ignore[no-untyped-call]
 
 
-class GatingMethod(Protocol):
-    """The triple that makes a sparsification method.
-
-    It may also have ``extras(gated)``: modules of its own by name, trained and saved with phi. One
-    that has ``acting(gated)`` is entered, as a context, around every call of the model. And
-    ``check(gated)``, which raises if the method does not fit the model.
-    """
-
-    @property
-    def gate(self) -> GateFamily: ...
-
-    @property
-    def estimator(self) -> Callable[..., Tensor]: ...
-
-    @property
-    def penalties(self) -> Sequence[Callable[[Gated, Gates], Tensor]]: ...
-
-
-def _none(gated: Gated) -> dict[str, nn.Module]:
-    """The extras of a method that has none."""
-    return {}
-
-
-def _fits(gated: Gated) -> None:
-    """The check of a method that has none."""
-
-
 class Gated(Precise):
     """A model whose units are gated by ``z ~ Ber(g(phi))``.
 
     Calling it takes a fresh draw in training mode and z-bar (Eq. 14) in eval mode. ``loss`` gives
     the objective of Eq. 8. The model inside keeps its own parameters at full size; ``gated.model``
-    called on its own is the dense network.
+    called on its own is the dense network. ``sparsify`` makes a ``Gated`` from any model.
+
+    Args:
+        model: The network. It is used, not copied, and gets forward hooks.
+        groups: Where the gates sit.
+        method: Gates, estimator and penalties.
+        settings: Everything that can also be set later, such as ``threshold``.
+        generator: The source of the random numbers of phi's start. None: the global one.
     """
 
     phi: nn.Parameter
     group_of: Tensor  # flat gate -> number of its group
     sizes: Tensor  # |g|: how many weights each gate answers for (Eq. 17)
-    penalty_weight: float = 1.0  # of all penalties together: a warm-up lowers it
-    averaged_elsewhere: bool = False  # several processes: you average the gradients, not DDP
-    outputs: tuple[str, ...] = ()  # those that count, by key or number; all if empty
+
+    threshold: Setting[Threshold] = Setting()
+    width_multiple: Setting[int] = Setting()
+    penalty_weight: Setting[float] = Setting()
+    outputs: Setting[tuple[str, ...]] = Setting()
+    execution: Setting[Execution] = Setting()
+    sharing: Setting[bool] = Setting()
+    averaged_elsewhere: Setting[bool] = Setting()
+    example: Setting[Example | None] = Setting()
 
     def __init__(
         self,
         model: nn.Module,
         groups: Sequence[Group],
-        method: GatingMethod,
+        method: Method,
         *,
-        execution: Execution = "sliced",
-        threshold: Threshold = DEFAULT_TAU,
-        sharing: bool = True,
+        settings: Settings | None = None,
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
+        self.settings = settings or Settings()
         self.layout = resolve(model, groups)
         self.method = method
-        self.estimator = copy.deepcopy(method.estimator)  # what it remembers is this model's own
-        self.estimator_state: nn.Module | None = getattr(self.estimator, "state", None)
-        self.execution = execution
-        self.threshold = threshold
-        self.sharing = sharing  # compute once what both evaluations of a step have in common
+        self.estimator = copy.deepcopy(method.estimator)  # its state belongs to this model
+        self.estimator_state = self.estimator.state
         self.model = model
-        self._lay_out_gates(next(model.parameters()).device, generator)
-        self.width_multiple = 1
-        self.example: Example | None = None  # inputs on which compaction shows what it did
-        self.budget: nn.Module | None = None  # a limit on the expected cost, instead of lambda
+        self.budget: Constraint | None = None  # a limit on the expected cost, instead of lambda
+        self._budgeted: tuple[int, Tensor] | None = None  # phi at the budget's last update
         self._warned: set[str] = set()
-        with undone_if_refused(model):
-            self.engine = Engine(model, self.layout)
-            self.extras = nn.ModuleDict(getattr(method, "extras", _none)(self))
-            with torch.no_grad():
-                self.penalty()  # a strength that does not fit the groups is told now
-            getattr(method, "check", _fits)(self)
-
-    def _lay_out_gates(self, device: torch.device, generator: torch.Generator | None) -> None:
-        """phi at its start, what belongs to each gate, and whether the estimator can train it."""
+        device = next(model.parameters()).device
         mean = torch.cat([torch.full((g.units,), g.initial) for g in self.groups])
-        self.phi = nn.Parameter(self.method.gate.initial(mean, generator).to(device))
+        self.phi = nn.Parameter(method.gate.initial(mean, generator).to(device))
         self.register_buffer("group_of", self.layout.group_of.to(device), persistent=False)
         self.register_buffer("sizes", self.layout.sizes.to(device), persistent=False)
-        with torch.enable_grad():  # whether phi can be trained is seen in the graph
+        with torch.enable_grad():  # the graph shows whether phi can be trained
             gates = self.gates
         check_gates(self.estimator, gates, [self.groups[n].name for n in self.layout.twice])
-
-    @property
-    def execution(self) -> Execution:
-        """``sliced``: closed slices are dropped. ``masked``: zeroed where they are read."""
-        return self._execution
-
-    @execution.setter
-    def execution(self, execution: Execution) -> None:
-        if execution not in ("sliced", "masked"):
-            raise ValueError(f"execution must be 'sliced' or 'masked'; got {execution!r}")
-        self._execution: Execution = execution
-
-    @property
-    def threshold(self) -> Threshold:
-        """tau of Eq. 14, or 'valley': that of each group's histogram."""
-        return self._threshold
-
-    @threshold.setter
-    def threshold(self, tau: Threshold) -> None:
-        self._threshold = checked_threshold(tau)
+        with undone_if_refused(model):
+            self.engine = Engine(model, self.layout)
+            self.extras = nn.ModuleDict({} if method.extras is None else method.extras(self))
+            with torch.no_grad():
+                self.penalty()  # refuse now a strength that does not fit the groups
+            if method.check is not None:
+                method.check(self)
 
     @property
     def groups(self) -> tuple[Group, ...]:
@@ -159,9 +119,21 @@ class Gated(Precise):
     @property
     def gates(self) -> Gates:
         """All gates at the present phi, with their graph."""
-        within = getattr(self.method.gate, "within", None)  # gates that share what a group has
-        family = self.method.gate if within is None else within(self.group_of)
-        return family(self.phi)
+        return self.method.gate.within(self.group_of)(self.phi)
+
+    def extra(self, kind: type[ExtraType]) -> ExtraType:
+        """The method's extra of a class.
+
+        Raises:
+            LookupError: If the method has none.
+        """
+        for extra in self.extras.values():
+            if isinstance(extra, kind):
+                return extra
+        raise LookupError(
+            f"method '{self.method.name}' has no {kind.__name__} among its extras; a part of it "
+            "needs one: give Method(extras=...) a function that makes it"
+        )
 
     def per_group(self, gates: Tensor) -> dict[str, Tensor]:
         """A flat vector over all gates, split by group."""
@@ -173,16 +145,6 @@ class Gated(Precise):
         checked_multiple(multiple)
         with torch.no_grad():
             return deterministic_mask(self.layout, self.gates, self.threshold, multiple)
-
-    @property
-    def width_multiple(self) -> int:
-        """z-bar leaves widths (units times the positions of one) that are multiples of this, where
-        some kernels are faster; 1 leaves it alone."""
-        return self._width_multiple
-
-    @width_multiple.setter
-    def width_multiple(self, multiple: int) -> None:
-        self._width_multiple = checked_multiple(multiple)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The model under the draw in force, else under a fresh one (training) or z-bar (eval).
@@ -200,9 +162,7 @@ class Gated(Precise):
         try:
             with ExitStack() as stack:
                 for extra in self.extras.values():
-                    acting: Any = getattr(extra, "acting", None)
-                    if acting is not None:
-                        stack.enter_context(acting(self))
+                    stack.enter_context(cast(Extra, extra).active(self))
                 output = self.model(*args, **kwargs)
         except RuntimeError as error:
             error.add_note(self._state_of_gates())
@@ -247,9 +207,20 @@ class Gated(Precise):
         if not math.isfinite(penalty.item()):
             raise NonFiniteLoss("penalty", penalty.item())
         data = self.estimator(Objective(self, closure, gates), gates, generator)
-        if self.budget is not None and self.training:
-            self.budget.ascend(gates.open_probability.detach())  # type: ignore[operator]
+        if self.budget is not None and self.training and self._stepped():
+            self.budget.ascend(gates.open_probability.detach())
         return Loss(data + penalty, data, penalty)
+
+    def _stepped(self) -> bool:
+        """Whether phi changed since the last call: micro-batches of one optimizer step count once.
+
+        Fused optimizers do not count their changes in the version, so the values are compared too.
+        """
+        version, phi, last = self.phi._version, self.phi.detach(), self._budgeted
+        if last is not None and last[0] == version and torch.equal(last[1], phi):
+            return False
+        self._budgeted = version, phi.clone()
+        return True
 
     def penalty(self, gates: Gates | None = None) -> Tensor:
         """The sum of the method's penalties (at the present phi), times ``penalty_weight``."""
@@ -267,7 +238,7 @@ class Gated(Precise):
         If the estimator asks for the derivative in closed gates too, nothing is dropped.
         """
         self.engine.check_attached()
-        drops = getattr(self.estimator, "drops", True) or not z.requires_grad
+        drops = self.estimator.drops or not z.requires_grad
         sliced = self.execution == "sliced" and drops
         draw = Draw(self.layout, z, sliced=sliced, writes=writes, like=like)
         self.warn_of_empty(draw)
@@ -326,10 +297,25 @@ class Gated(Precise):
             destination[f"{prefix}phi.{name}"] = part.clone() if not keep_vars else part
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
+        if f"{prefix}_extra_state" not in state_dict:
+            warnings.warn(
+                "the checkpoint has no settings (threshold, width_multiple, ...), as those of "
+                "earlier versions; the network keeps its own",
+                stacklevel=2,
+            )
+            state_dict[f"{prefix}_extra_state"] = self.get_extra_state()
         names = [f"{prefix}phi.{group.name}" for group in self.groups]
         if all(name in state_dict for name in names):
             state_dict[f"{prefix}phi"] = torch.cat([state_dict.pop(name) for name in names])
         super()._load_from_state_dict(state_dict, prefix, *args)
+
+    def get_extra_state(self) -> Tensor:
+        """The settings that are part of the network, in the state dict."""
+        return self.settings.to_tensor()
+
+    def set_extra_state(self, state: Tensor) -> None:
+        """Take over the settings of a state dict."""
+        self.settings = self.settings.with_saved(state)
 
     def extra_repr(self) -> str:
         return f"groups={[f'{g.name}({g.units})' for g in self.groups]}, execution={self.execution}"

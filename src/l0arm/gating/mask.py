@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from l0arm.gates.family import Gates
+from l0arm.contracts import Gates
 from l0arm.gates.threshold import valley
 from l0arm.gating.group import Group
 from l0arm.gating.layout import Layout
@@ -63,7 +63,7 @@ def _missing(group: Group, is_open: int, multiple: int) -> int:
 
 def _reopen(z: Tensor, span: slice, gates: Gates, missing: int) -> None:
     """The likeliest of the closed gates get the value that no threshold would take from them."""
-    values, tiny = gates.deterministic(0.0), torch.finfo(z.dtype).tiny
+    values, tiny = gates.kept_value(), torch.finfo(z.dtype).tiny
     closed = torch.where(z[span] == 0, gates.probs[span], -1.0)
     reopened = span.start + closed.topk(missing).indices
     z[reopened] = torch.where(values == 0, tiny, values)[reopened]

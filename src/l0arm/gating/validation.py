@@ -8,6 +8,7 @@ from collections.abc import Container, Sequence
 import torch
 from torch import Tensor, nn
 
+from l0arm.contracts import Estimator, Gates
 from l0arm.gating.group import Group, Slice
 
 
@@ -59,23 +60,21 @@ def check_modules(model: nn.Module, groups: Sequence[Group]) -> None:
                 )
 
 
-def check_gates(estimator: object, gates: object, tied: Sequence[str]) -> None:
-    """The estimator can train these gates, also where weights are tied.
+def check_gates(estimator: Estimator, gates: Gates, tied: Sequence[str]) -> None:
+    """Refuse an estimator that cannot train these gates, also where weights are tied.
 
-    An estimator that does not say what it ``takes`` is not asked; nor in inference mode, where no
-    gates have a graph to tell it by.
+    In inference mode nothing is refused: there, no gates have a graph to judge by.
     """
-    mismatch = _MISMATCHES.get(getattr(estimator, "takes", ""))
-    if mismatch is not None and not torch.is_inference_mode_enabled():
-        wrong = mismatch(gates)
+    if estimator.takes != "any" and not torch.is_inference_mode_enabled():
+        wrong = _MISMATCHES[estimator.takes](gates)
         if wrong:
             raise ValueError(f"{type(estimator).__name__} {wrong}")
     _check_tied(estimator, gates, tied)
 
 
-def _not_binary(gates: object) -> str:
+def _not_binary(gates: Gates) -> str:
     name = type(gates).__name__
-    if hasattr(gates, "rsample"):
+    if gates.smooth:
         return (
             f"estimates gradients of gates that are 0 or 1, but {name} draws fractions; use "
             "Pathwise() with them, or Bernoulli() gates"
@@ -89,8 +88,8 @@ def _not_binary(gates: object) -> str:
     return ""
 
 
-def _not_smooth(gates: object) -> str:
-    if hasattr(gates, "rsample"):
+def _not_smooth(gates: Gates) -> str:
+    if gates.smooth:
         return ""
     return (
         f"differentiates through the draw, but {type(gates).__name__} has no rsample; use gates "
@@ -99,8 +98,8 @@ def _not_smooth(gates: object) -> str:
     )
 
 
-def _not_fixed(gates: object) -> str:
-    smooth = hasattr(gates, "rsample")
+def _not_fixed(gates: Gates) -> str:
+    smooth = gates.smooth
     if not smooth and not _learns(gates):
         return ""
     way_out = "Pathwise()" if smooth else "an estimator of ESTIMATORS, e.g. DisARM(),"
@@ -113,19 +112,19 @@ def _not_fixed(gates: object) -> str:
 _MISMATCHES = {"binary": _not_binary, "smooth": _not_smooth, "fixed": _not_fixed}
 
 
-def _learns(gates: object) -> bool:
+def _learns(gates: Gates) -> bool:
     """Whether a gradient in probs reaches phi."""
-    return bool(getattr(getattr(gates, "probs", None), "requires_grad", False))
+    return gates.probs.requires_grad
 
 
-def _check_tied(estimator: object, gates: object, tied: Sequence[str]) -> None:
+def _check_tied(estimator: Estimator, gates: Gates, tied: Sequence[str]) -> None:
     """On weights that a group also makes a gate acts twice: 0 and 1 can, fractions cannot.
 
     An estimator that asks for df/dz would get it twice.
     """
-    if tied and hasattr(gates, "rsample"):
+    if tied and gates.smooth:
         what = f"{type(gates).__name__} draws fractions"
-    elif tied and not getattr(estimator, "drops", True):
+    elif tied and not estimator.drops:
         what = f"{type(estimator).__name__} needs the derivative of the loss in the gates"
     else:
         return

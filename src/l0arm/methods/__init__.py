@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from l0arm.contracts import Method, Stage
 from l0arm.methods._bc_ghs import bc_ghs
 from l0arm.methods._bc_gnj import bc_gnj
 from l0arm.methods._generalized_dropout import generalized_dropout
@@ -17,8 +18,6 @@ from l0arm.methods._random_units import random_units
 from l0arm.methods._sbp import sbp
 from l0arm.methods._sparse_vd import sparse_vd
 from l0arm.methods.course import Course
-from l0arm.methods.method import Method
-from l0arm.methods.stage import Stage
 
 METHODS: dict[str, Callable[..., Method]] = {
     "bc-ghs": bc_ghs,

@@ -10,14 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from l0arm.contracts import Method, Stage
 from l0arm.estimators.pathwise import Pathwise
 from l0arm.gates import Horseshoe, HorseshoeGates
 from l0arm.gates.horseshoe import S_A, S_B, THRESHOLD, UNIT_A, UNIT_B
 from l0arm.gates.threshold import finite
 from l0arm.gating import Gated
 from l0arm.methods.bayesian_compression import ChooseThresholds, NormalKL, clip_first_layer, noise
-from l0arm.methods.method import Method
-from l0arm.methods.stage import Stage, warmed_up
+from l0arm.methods.stages import warmed_up
 from l0arm.penalties.kl import gamma_kl, inverse_gamma_kl
 from l0arm.penalties.strength import single
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from l0arm.contracts import Method, Stage
 from l0arm.estimators.pathwise import Pathwise
 from l0arm.gates import Gaussian, GaussianGates
 from l0arm.gates.gaussian import THRESHOLD
 from l0arm.gates.threshold import finite
 from l0arm.methods.bayesian_compression import ChooseThresholds, NormalKL, clip_first_layer, noise
-from l0arm.methods.method import Method
-from l0arm.methods.stage import Stage, warmed_up
+from l0arm.methods.stages import warmed_up
 from l0arm.penalties import GateKL
 from l0arm.penalties.kl import log_uniform_kl
 from l0arm.penalties.strength import single

@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 
+from l0arm.contracts import Method
 from l0arm.estimators import Estimator
+from l0arm.estimators._named import estimator_for
 from l0arm.gates import Bernoulli, HardSigmoid
 from l0arm.gating import Gated
-from l0arm.methods.driving import estimator_for
-from l0arm.methods.method import Method
 from l0arm.penalties import BetaPrior, Strength
 
 NEAREST = 1e-3  # pi stays this far from 0 and 1

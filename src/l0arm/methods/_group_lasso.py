@@ -8,15 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from l0arm.contracts import Method, Stage, constant
 from l0arm.estimators.deterministic import Deterministic
 from l0arm.gates import Fixed
 from l0arm.gating import Gated, Group, Slice
 from l0arm.gating.layout import named_tensors
-from l0arm.methods.alive import alive_units
-from l0arm.methods.keep import OnePerGroup
-from l0arm.methods.method import Method
-from l0arm.methods.shares import check_parts
-from l0arm.methods.stage import Stage, always, never
+from l0arm.methods.stages import check_parts, never
+from l0arm.methods.weights import OnePerGroup, alive_units
 from l0arm.penalties.norms import per_unit
 from l0arm.penalties.strength import Strength, checked, per_group
 
@@ -34,7 +32,7 @@ def group_lasso(lam: Strength, *, pretrain: float = 0.1, finetune: float = 0.2) 
         "group-lasso",
         Fixed(),
         Deterministic(),
-        stages=(*before, Stage("shrink", 1 - pretrain - finetune, penalty=always), *after),
+        stages=(*before, Stage("shrink", 1 - pretrain - finetune, penalty=constant), *after),
         after_step=ProximalStep(checked(lam)),
         check=OnePerGroup(lam, "lam"),
     )

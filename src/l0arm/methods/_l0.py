@@ -7,11 +7,11 @@ from typing import Any
 
 from torch import Tensor
 
+from l0arm.contracts import GateFamily, Method, Penalty
 from l0arm.estimators import AR, ARM, DisARM, Estimator
+from l0arm.estimators._named import estimator_for
 from l0arm.estimators._surrogate import Chain
 from l0arm.gates import Bernoulli, GateFunction, ScaledSigmoid
-from l0arm.methods.driving import estimator_for
-from l0arm.methods.method import Method, Penalty
 from l0arm.penalties import L0, L1, L2, Strength
 
 GateLike = GateFunction | Callable[[Tensor], Tensor]
@@ -87,7 +87,7 @@ def l0_disarm(
 
 def _refuse_family(gate: object) -> None:
     """These methods make the family from g; one of another distribution has no g."""
-    if hasattr(gate, "initial"):
+    if isinstance(gate, GateFamily):
         raise TypeError(
             f"gate must be a function g with pi = g(phi), got the family {gate!r}: estimators of "
             "binary draws need Bernoulli gates; pass its g, e.g. gate=HardSigmoid()"

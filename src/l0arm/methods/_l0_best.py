@@ -10,18 +10,17 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
-from torch import nn
+from torch import Tensor
 
+from l0arm.contracts import Enter, Extra, MakeExtras, Method, Stage, Validate
+from l0arm.costs.expectation import Cost, parameter_cost
 from l0arm.estimators import Estimator
+from l0arm.estimators._named import estimator_for
 from l0arm.gates import ScaledSigmoid
 from l0arm.gating import Gated
 from l0arm.gating.dead import follow_dead
 from l0arm.methods._l0 import GateLike, l0
-from l0arm.methods.driving import estimator_for
-from l0arm.methods.method import Extras, Method
-from l0arm.methods.shares import check_shares
-from l0arm.methods.stage import Enter, Stage, Validate, half_cosine, never, warmed_up
-from l0arm.methods.trimming import check_reachable, trimmed
+from l0arm.methods.stages import check_shares, half_cosine, never, warmed_up
 from l0arm.methods.weight_average import (
     add_to_average,
     begin_average,
@@ -75,10 +74,11 @@ def l0_best(
     if not settle:
         return method
     method = replace(method, check=Decidable(at_most))
-    fixed = Stage("settle", settle, enter=Decide(at_most), lr=settle_lr, gate_lr=0.0, penalty=never)
+    decide = Decide(at_most)
+    fixed = Stage("settle", settle, enter=decide, lr=settle_lr, gate_lr=0.0, penalty=never)
     if not average:
         return replace(method, stages=(learn, replace(fixed, anneal=half_cosine)))
-    return _averaged(method, fixed)
+    return _averaged(method, fixed, decide)
 
 
 def _check_size(at_most: float, settle: float) -> None:
@@ -99,18 +99,18 @@ def _priced(method: Method, lam: float, price: Price) -> Method:
     return method
 
 
-def _averaged(method: Method, settle: Stage) -> Method:
+def _averaged(method: Method, settle: Stage, decide: Enter) -> Method:
     """The method with a last epoch for the mean of the weights over the stage ``settle``.
 
     That epoch changes no weight: batch normalisation sees the images once more, as its statistics
     are those of the steps before, not of their mean.
     """
-    most = replace(settle, share=(1 - LAST) * settle.share, enter=DecideAndAverage(settle.enter))
+    most = replace(settle, share=(1 - LAST) * settle.share, enter=DecideAndAverage(decide))
     end = replace(settle, name="end", share=LAST * settle.share, enter=take_average, lr=0.0)
     return replace(
         method,
         stages=(*method.stages, most, end),
-        extras=Both(method.extras, weight_average),
+        extras=weight_average if method.extras is None else Both(method.extras, weight_average),
         after_step=add_to_average,
     )
 
@@ -119,10 +119,10 @@ def _averaged(method: Method, settle: Stage) -> Method:
 class Both:
     """What two parts of a method bring along."""
 
-    one: Extras
-    other: Extras
+    one: MakeExtras
+    other: MakeExtras
 
-    def __call__(self, gated: Gated) -> Mapping[str, nn.Module]:
+    def __call__(self, gated: Gated) -> Mapping[str, Extra]:
         return {**self.one(gated), **self.other(gated)}
 
 
@@ -185,3 +185,46 @@ class DecideAndAverage:
     def __call__(self, gated: Gated, validate: Validate | None) -> None:
         self.decide(gated, validate)
         begin_average(gated, validate)
+
+
+def check_reachable(gated: Gated, at_most: float) -> None:
+    """Refuse a size that the groups cannot be trimmed to."""
+    cost = parameter_cost(gated)
+    least = cost.least() / cost.dense
+    if least > at_most:
+        raise ValueError(
+            f"at_most={at_most:.4g} cannot be reached: with as few units open as each group "
+            f"allows, {least:.4g} of the parameters are left; gate more layers, or raise at_most"
+        )
+
+
+def trimmed(gated: Gated, z: Tensor, at_most: float) -> Tensor:
+    """z with units closed, from the lowest phi on, until ``at_most`` of the parameters are left.
+
+    A group keeps its floor, and at least one unit, and all units that would save nothing. Units
+    that lose their last path to the output close with those that cut it.
+    """
+    cost = parameter_cost(gated)
+    limit, left = at_most * cost.dense, _left(cost, z)
+    for unit in torch.argsort(gated.phi.detach()).tolist():
+        if left <= limit:
+            break
+        if z[unit] > 0 and _spare(gated, z, unit):
+            without = z.clone()
+            without[unit] = 0.0
+            without = follow_dead(gated.layout, without)
+            saved = left - _left(cost, without)
+            z, left = (without, left - saved) if saved > 0 else (z, left)
+    return z
+
+
+def _left(cost: Cost, z: Tensor) -> float:
+    with torch.no_grad():
+        return float(cost((z > 0).double()))
+
+
+def _spare(gated: Gated, z: Tensor, unit: int) -> bool:
+    """Whether the unit's group has more open ones than it must keep."""
+    number = int(gated.layout.group_of[unit])
+    is_open = int((z[gated.layout.span(number)] > 0).sum())
+    return is_open > max(1, gated.groups[number].floor)

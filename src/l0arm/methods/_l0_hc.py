@@ -6,10 +6,10 @@ import math
 
 import torch
 
+from l0arm.contracts import Method, Penalty
 from l0arm.estimators.pathwise import Pathwise
 from l0arm.gates import HardConcrete
 from l0arm.gating import Gated
-from l0arm.methods.method import Method, Penalty
 from l0arm.penalties import L0, L2, Strength
 
 LARGEST = math.log(100.0)  # of |log alpha|: so P(z != 0) >= 0.047, and the penalty never vanishes

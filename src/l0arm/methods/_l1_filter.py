@@ -6,15 +6,13 @@ from dataclasses import dataclass
 
 import torch
 
+from l0arm.contracts import Method, Stage, Validate
 from l0arm.estimators.deterministic import Deterministic
 from l0arm.gates import Fixed
 from l0arm.gating import Gated
 from l0arm.gating.layout import named_tensors
-from l0arm.methods.alive import alive_units
-from l0arm.methods.keep import OnePerGroup, checked_keep, largest, shares
-from l0arm.methods.method import Method
-from l0arm.methods.shares import check_shares
-from l0arm.methods.stage import Stage, Validate
+from l0arm.methods.stages import check_shares
+from l0arm.methods.weights import OnePerGroup, alive_units, checked_keep, largest, shares
 from l0arm.penalties.norms import per_unit
 from l0arm.penalties.strength import Strength
 

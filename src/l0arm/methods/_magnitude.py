@@ -4,21 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import cast
 
 import torch
-from torch import nn
 
+from l0arm.contracts import Extra, Method, Stage, Validate
 from l0arm.estimators.deterministic import Deterministic
 from l0arm.gates import Fixed
 from l0arm.gating import Gated
 from l0arm.gating.layout import named_tensors
-from l0arm.methods.alive import alive_units
-from l0arm.methods.keep import OnePerGroup, checked_keep, largest, shares
-from l0arm.methods.method import Method
-from l0arm.methods.shares import check_shares
-from l0arm.methods.stage import Stage, Validate
-from l0arm.methods.weight_masks import WeightMasks
+from l0arm.methods.stages import check_shares
+from l0arm.methods.weights import (
+    OnePerGroup,
+    WeightMasks,
+    alive_units,
+    checked_keep,
+    largest,
+    shares,
+)
 from l0arm.penalties.strength import Strength
 
 
@@ -69,7 +71,7 @@ class Prune:
             gated.phi.copy_(alive_units(gated))
 
 
-def masks(gated: Gated) -> Mapping[str, nn.Module]:
+def masks(gated: Gated) -> Mapping[str, Extra]:
     """All weights are kept at first."""
     return {"masks": WeightMasks(gated)}
 
@@ -80,4 +82,4 @@ def mask_again(gated: Gated, optimizer: torch.optim.Optimizer) -> None:
 
 
 def _masks(gated: Gated) -> WeightMasks:
-    return cast(WeightMasks, gated.extras["masks"])
+    return gated.extra(WeightMasks)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import torch
 
+from l0arm.contracts import Method, Stage
 from l0arm.estimators.pathwise import Pathwise
 from l0arm.gates import TruncatedLogNormal
 from l0arm.gates.truncated_log_normal import BOUNDS
 from l0arm.gating import Gated
-from l0arm.methods.method import Method
-from l0arm.methods.shares import check_shares
-from l0arm.methods.stage import Stage, never
+from l0arm.methods.stages import check_shares, never
 from l0arm.penalties import GateKL, Strength
 from l0arm.penalties.kl import truncated_log_normal_kl
 

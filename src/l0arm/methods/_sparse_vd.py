@@ -4,22 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from l0arm.contracts import Extra, Gates, Method, Stage
 from l0arm.estimators.deterministic import Deterministic
-from l0arm.gates import Fixed, Gates
-from l0arm.gates.precision import at_least_float32
+from l0arm.gates import Fixed
 from l0arm.gates.threshold import finite
 from l0arm.gating import Gated
-from l0arm.methods.alive import alive_units
-from l0arm.methods.method import Method
 from l0arm.methods.noise import WeightNoise
-from l0arm.methods.stage import Ramp, Stage
+from l0arm.methods.stages import Ramp
+from l0arm.methods.weights import alive_units
 from l0arm.penalties.kl import log_uniform_kl
 from l0arm.penalties.strength import single
+from l0arm.precision import at_least_float32
 
 INITIAL = -10.0  # log sigma^2
 BOUND = 8.0  # of |log alpha|
@@ -58,14 +57,14 @@ def _between(warm_up: object) -> Ramp:
     return Ramp(*warm_up)
 
 
-def noise(gated: Gated) -> Mapping[str, nn.Module]:
+def noise(gated: Gated) -> Mapping[str, Extra]:
     """log sigma^2 = -10 for every weight."""
     return {"noise": WeightNoise(gated, INITIAL)}
 
 
 def log_alphas(gated: Gated) -> Iterator[tuple[Tensor, Tensor]]:
     """Every weight with its log alpha, within +-8."""
-    for weight, log_variance in cast(WeightNoise, gated.extras["noise"]).log_variances(gated):
+    for weight, log_variance in gated.extra(WeightNoise).log_variances(gated):
         log_alpha = log_variance - torch.log(at_least_float32(weight) ** 2 + TINY)
         yield weight, log_alpha.clamp(-BOUND, BOUND)
 
@@ -77,8 +76,6 @@ class WeightKL:
     lam: float
 
     def __call__(self, gated: Gated, gates: Gates) -> Tensor:
-        if "noise" not in gated.extras:
-            return gated.sizes.new_zeros(())
         each = [log_uniform_kl(log_alpha).sum() for _, log_alpha in log_alphas(gated)]
         return self.lam * sum(each[1:], each[0])
 

@@ -6,30 +6,31 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any, cast
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from l0arm.gates.precision import at_least_float32
+from l0arm.contracts import Extra, Validate
+from l0arm.gates.threshold import ScoredGates
 from l0arm.gating import Gated
 from l0arm.methods.noise import WeightNoise
-from l0arm.methods.stage import Validate
 from l0arm.penalties.kl import standard_normal_kl
+from l0arm.precision import at_least_float32
 
 INITIAL = -9.0  # log sigma^2 of a weight
 LARGEST = math.log(0.2**2)  # of log sigma^2 in the first layer
 CANDIDATES = 16  # gaps of a group's scores that are tried
 
 
-def noise(gated: Gated) -> Mapping[str, nn.Module]:
+def noise(gated: Gated) -> Mapping[str, Extra]:
     """log sigma^2 = -9 for every weight and bias."""
     return {"noise": WeightNoise(gated, INITIAL, biases=True)}
 
 
 def clip_first_layer(gated: Gated, optimizer: torch.optim.Optimizer) -> None:
     """sigma <= 0.2 in the first layer, as published: it has the most noise to gain from."""
-    weights = cast(WeightNoise, gated.extras["noise"])
+    weights = gated.extra(WeightNoise)
     _, first = next(weights.log_variances(gated))
     with torch.no_grad():
         first.clamp_(max=LARGEST)
@@ -42,9 +43,7 @@ class NormalKL:
     lam: float
 
     def __call__(self, gated: Gated, gates: Any) -> Tensor:
-        if "noise" not in gated.extras:
-            return gated.sizes.new_zeros(())
-        noise = cast(WeightNoise, gated.extras["noise"])
+        noise = gated.extra(WeightNoise)
         pairs = ((at_least_float32(w), s) for w, s in noise.log_variances(gated))
         each = [standard_normal_kl(w, s).sum() for w, s in pairs]
         return self.lam * sum(each[1:], each[0])
@@ -70,9 +69,10 @@ class ChooseThresholds:
     def __call__(self, gated: Gated, validate: Validate | None) -> None:
         if validate is None:
             return
-        gates = cast(Any, gated.gates)
+        gates = gated.gates
+        assert isinstance(gates, ScoredGates)
         with torch.no_grad():
-            thresholds = gated.phi[:, -1]  # both families keep it in their last column
+            thresholds = gates.thresholds
             thresholds.fill_(float(gates.score.max()) + 1.0)
             wanted = validate() - self.tolerance
             for number in range(len(gated.groups)):

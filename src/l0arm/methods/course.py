@@ -11,10 +11,9 @@ from typing import Any
 
 import torch
 
+from l0arm.contracts import TRAIN, Stage, Validate
 from l0arm.gating import Gated
-from l0arm.methods.method import leave
-from l0arm.methods.stage import TRAIN, Stage, Validate
-from l0arm.methods.timetable import Timetable
+from l0arm.methods.stages import Timetable
 
 COURSE = "l0arm_course"  # the attribute of an optimizer by which its course is found
 
@@ -42,10 +41,10 @@ class Course:
         validate: Validate | None = None,
     ) -> None:
         method = gated.method
-        stages = getattr(method, "stages", ()) or TRAIN
+        stages = method.stages
         if epochs is None and stages != TRAIN:
             raise ValueError(
-                f"method '{getattr(method, 'name', method)}' has stages "
+                f"method '{method.name}' has stages "
                 f"({', '.join(stage.name for stage in stages)}), which are shares of the epochs; "
                 "tell how many there will be (max_epochs, num_train_epochs)"
             )
@@ -53,7 +52,6 @@ class Course:
         self.timetable = Timetable(stages, 1 if epochs is None else epochs)
         self.endless = epochs is None
         self.stage: int | None = None  # the last one entered; unknown before the first epoch
-        self._after_step = getattr(method, "after_step", leave)
         self._factors: list[float] = []  # for the learning rate of each group of the optimizer
         self._rates: list[Any] = []  # of the optimizer, while a step multiplies them
         _check_groups(gated, optimizer, stages)
@@ -96,7 +94,9 @@ class Course:
         setattr(self.optimizer, COURSE, self)
 
     def _enter(self, number: int) -> None:
-        self.timetable.stages[number].enter(self.gated, self.validate)
+        enter = self.timetable.stages[number].enter
+        if enter is not None:
+            enter(self.gated, self.validate)
         if number:  # averages of gradients belong to the network before it
             self.optimizer.state.clear()
         self.stage = number
@@ -122,7 +122,9 @@ class Course:
             group["lr"] = group["lr"] * factor
 
     def _after(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        self._after_step(self.gated, optimizer)
+        after_step = self.gated.method.after_step
+        if after_step is not None:
+            after_step(self.gated, optimizer)
         self._restore()
 
     def _restore(self) -> None:

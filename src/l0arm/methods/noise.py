@@ -17,19 +17,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from l0arm.gates.precision import Precise, at_least_float32
+from l0arm.contracts import Extra
 from l0arm.gating import Gated
 from l0arm.gating.layout import named_tensors
 from l0arm.gating.slicing import theta
-from l0arm.methods.naming import key_of
+from l0arm.methods.weights import key_of
 from l0arm.models.pooled_conv import PooledConv2d, by_products, convolved, pooled, rows_of
+from l0arm.precision import at_least_float32
 
 TINY = 1e-8  # under the square root, whose slope at 0 is infinite
 
 Layer = Callable[[nn.Module, Tensor, Tensor, Tensor | None], Tensor]
 
 
-class WeightNoise(Precise):
+class WeightNoise(Extra):
     """log sigma^2 of every weight of every linear and convolutional layer (and of its biases)."""
 
     def __init__(self, gated: Gated, initial: float, *, biases: bool = False) -> None:
@@ -54,7 +55,7 @@ class WeightNoise(Precise):
                     yield tensor, log_variance
 
     @contextmanager
-    def acting(self, gated: Gated) -> Iterator[None]:
+    def active(self, gated: Gated) -> Iterator[None]:
         """While this lasts, the layers of a network in training draw noisy outputs."""
         if not gated.training:
             yield

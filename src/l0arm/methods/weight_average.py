@@ -9,21 +9,20 @@ the point to which a small one descends. The steps count by t^3 (polynomial deca
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from l0arm.gates.precision import Precise, at_least_float32
+from l0arm.contracts import Extra, Validate
 from l0arm.gating import Gated
-from l0arm.methods.naming import key_of
-from l0arm.methods.stage import Validate
+from l0arm.methods.weights import key_of
+from l0arm.precision import at_least_float32
 
 AVERAGE = "average"
 POWER = 3  # step t counts in proportion to t (t + 1) (t + 2)
 
 
-class WeightAverage(Precise):
+class WeightAverage(Extra):
     """One mean for every parameter of the model; kept in ``extras``, so it is saved with phi."""
 
     steps: Tensor  # how many the means are of; -1: none are taken now
@@ -42,7 +41,7 @@ class WeightAverage(Precise):
             yield self.get_buffer(key_of(name)), gated.model.get_parameter(name)
 
 
-def weight_average(gated: Gated) -> Mapping[str, nn.Module]:
+def weight_average(gated: Gated) -> Mapping[str, Extra]:
     """The ``extras`` of a method that averages weights."""
     return {AVERAGE: WeightAverage(gated)}
 
@@ -75,4 +74,4 @@ def take_average(gated: Gated, validate: Validate | None) -> None:
 
 
 def _average(gated: Gated) -> WeightAverage:
-    return cast(WeightAverage, gated.extras[AVERAGE])
+    return gated.extra(WeightAverage)

@@ -10,16 +10,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from torch import Tensor, nn
+from torch import Tensor
 
+from l0arm.contracts import Extra, Gates
 from l0arm.costs.expectation import parameter_cost
-from l0arm.gates import Gates
 from l0arm.gating import Gated
 
 COUNT = "parameter_count"
 
 
-class ParameterCount(nn.Module):
+class ParameterCount(Extra):
     """The expected number of parameters of one gated model; kept in its ``extras``."""
 
     def __init__(self, gated: Gated) -> None:
@@ -35,7 +35,7 @@ class ParameterCount(nn.Module):
         return self.cost(open_probability)
 
 
-def parameter_count(gated: Gated) -> Mapping[str, nn.Module]:
+def parameter_count(gated: Gated) -> Mapping[str, Extra]:
     """The ``extras`` of a method that penalises parameters."""
     return {COUNT: ParameterCount(gated)}
 
@@ -68,5 +68,5 @@ class Parameters:
             )
 
     def __call__(self, gated: Gated, gates: Gates) -> Tensor:
-        count: Tensor = gated.extras[COUNT](gates.open_probability)
+        count: Tensor = gated.extra(ParameterCount)(gates.open_probability)
         return self.lam * count

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from l0arm.gates import Gates
+from l0arm.contracts import Gates
 from l0arm.gating import Gated
 from l0arm.penalties.strength import Strength, checked, per_gate
 

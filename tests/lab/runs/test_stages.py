@@ -26,7 +26,7 @@ from l0arm.lab.runs.stages import Stages, without_held_out
 from l0arm.lab.runs.trained import trained_network
 from l0arm.lab.runs.training import train
 from l0arm.methods import METHODS, Method, Stage, l1_filter
-from l0arm.methods.stage import Ramp
+from l0arm.methods.stages import Ramp
 
 Quick = Callable[..., Recipe]
 

@@ -1,0 +1,256 @@
+"""f(z) of Eq. 8: the data loss of one minibatch as a function of the gates.
+
+An estimator evaluates f once or several times in a training step. All evaluations start from the
+same random numbers: dropout layers of equal width draw the same noise, and an evaluation that is
+skipped leaves the stream of random numbers as it would have been. (A layer that two draws cut to
+different widths gets different noise. It is independent of z, so the estimate stays unbiased.)
+
+What the evaluations have in common is computed once (the paper's future work, Sec. 6). Antithetic
+draws agree more and more as gates polarise. Where they agree from the input up to some layer, the
+second evaluation would repeat the first. So a pure operation that receives the same inputs (by
+identity and version) as in the first evaluation returns the result of then. The first operation
+that differs, or is not known to be pure, ends the sharing of what depends on it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from functools import wraps
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.overrides import TorchFunctionMode, handle_torch_function, has_torch_function
+
+from l0arm.contracts import Gates
+from l0arm.gating.draw import Draw
+from l0arm.gating.layout import Layout
+
+if TYPE_CHECKING:
+    from l0arm.gating.gated import Gated
+
+PURE: set[Callable[..., Any]] = {
+    *(F.linear, F.conv1d, F.conv2d, F.conv3d, F.batch_norm, F.layer_norm, F.group_norm),
+    *(F.relu, F.gelu, F.silu, F.elu, F.leaky_relu, F.hardswish, F.hardsigmoid, F.softmax),
+    *(F.log_softmax, F.max_pool2d, F.avg_pool2d, F.adaptive_avg_pool2d, F.cross_entropy, F.pad),
+    *(torch.relu, torch.sigmoid, torch.tanh, torch.flatten, torch.matmul, torch.mean, torch.cat),
+    *(Tensor.relu, Tensor.sigmoid, Tensor.tanh, Tensor.flatten, Tensor.matmul, Tensor.mean),
+    *(Tensor.view, Tensor.reshape, Tensor.permute, Tensor.transpose, Tensor.contiguous),
+    *(Tensor.add, Tensor.sub, Tensor.mul, Tensor.__add__, Tensor.__radd__, Tensor.__sub__),
+    *(Tensor.__mul__, Tensor.__rmul__, Tensor.__matmul__, Tensor.index_select, Tensor.to),
+}
+
+WORTHWHILE = 0.5  # share only if the first group's draws agree more often than this
+
+
+class NonFiniteLoss(ValueError):
+    """The data loss or the penalty is NaN or infinite; parameters and buffers are as before."""
+
+    def __init__(self, what: str, value: float) -> None:
+        super().__init__(
+            f"the {what} is {value}; parameters and buffers are as before. Check the input for "
+            "NaN, lower the learning rate, or clip gradients"
+        )
+
+
+class Objective:
+    """One function of z for all evaluations of a step.
+
+    All evaluations see the same state of the random number generators, and only the first one
+    with a graph writes buffers; if any evaluation fails, they are put back.
+    """
+
+    def __init__(self, gated: Gated, closure: Callable[[], Tensor], gates: Gates) -> None:
+        if not callable(closure):
+            raise TypeError(
+                f"loss() takes a function that computes the data loss, got {type(closure).__name__}"
+                "; write gated.loss(lambda: criterion(gated(x), y))"
+            )
+        self._gated, self._closure = gated, closure
+        self._randomness = SharedRandomness(gated.phi.device)
+        self._written = False
+        self._buffers: list[tuple[Tensor, Tensor]] = []
+        self._with_graph = torch.is_grad_enabled()
+        self._first: Draw | None = None
+        several = gated.estimator.forwards != 1  # else there is nothing to share
+        sharing = gated.sharing and several and worth_sharing(gated.layout, gates.probs)
+        self._sharing = Sharing() if sharing else nullcontext()
+
+    def __call__(self, z: Tensor) -> Tensor:
+        writes = not self._written and torch.is_grad_enabled() == self._with_graph
+        self._written = self._written or writes
+        if writes:
+            self._buffers = [(b, b.clone()) for b in self._gated.model.buffers()]
+        try:
+            return self._under(z, writes)
+        except BaseException:
+            for buffer, old in self._buffers:
+                buffer.copy_(old)
+            raise
+
+    def _under(self, z: Tensor, writes: bool) -> Tensor:
+        with (
+            self._randomness,
+            self._gated.drawn(z, writes=writes, like=self._first) as draw,
+            self._sharing,
+        ):
+            value = self._evaluate()
+        if self._first is None and isinstance(self._sharing, Sharing):
+            self._first = draw
+            self._sharing.replay()
+        number = value.item()
+        if not math.isfinite(number):
+            raise NonFiniteLoss("data loss", number)
+        return value
+
+    def _evaluate(self) -> Tensor:
+        calls = self._gated.engine.calls
+        value = self._closure()
+        if not isinstance(value, Tensor) or value.numel() != 1:
+            got = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+            raise ValueError(
+                f"the closure of loss() must return a scalar tensor, got {got}; "
+                "reduce it, e.g. F.cross_entropy(gated(x), y) with its default mean"
+            )
+        if self._gated.engine.calls == calls:
+            raise ValueError(
+                "the closure of loss() did not call the gated model, so no gradient could reach "
+                "phi; compute the outputs inside it: gated.loss(lambda: criterion(gated(x), y))"
+            )
+        if self._gated.engine.traced:
+            raise RuntimeError(
+                "torch.compile took the gates into its graph, which loses the gradients of gated "
+                "weights (torch 2.13); compile what is inside the gated modules, `layer.forward = "
+                "torch.compile(layer.forward)`, or the plain model that compact() gives"
+            )
+        return value.reshape(()) if value.dim() else value
+
+
+class SharedRandomness:
+    """A context to enter once per evaluation: each starts where the first one started.
+
+    >>> shared = SharedRandomness(torch.device("cpu"))
+    >>> with shared: first = torch.rand(())
+    >>> with shared: second = torch.rand(())
+    >>> bool(first == second), bool(torch.rand(()) == first)
+    (True, False)
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = None if device.type == "cpu" else device
+        self._start: list[torch.Tensor] | None = None
+        self._after: list[torch.Tensor] | None = None
+
+    def __enter__(self) -> None:
+        if self._start is None:
+            self._start = self._state()
+        else:
+            self._after = self._state()
+            self._restore(self._start)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._after is not None:
+            self._restore(self._after)
+
+    def _state(self) -> list[torch.Tensor]:
+        states = [torch.get_rng_state()]
+        if self._device is not None:
+            states.append(torch.get_device_module(self._device).get_rng_state())
+        return states
+
+    def _restore(self, states: list[torch.Tensor]) -> None:
+        torch.set_rng_state(states[0])
+        if self._device is not None:
+            torch.get_device_module(self._device).set_rng_state(states[1])
+
+
+class Sharing(TorchFunctionMode):
+    """A memo of pure operations: filled by the first evaluation, read by those after it.
+
+    >>> x, sharing = torch.rand(3), Sharing()
+    >>> with sharing: first = torch.relu(x)
+    >>> sharing.replay()
+    >>> with sharing: torch.relu(x) is first
+    True
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._results: dict[object, tuple[Tensor, int, object]] = {}
+        self._replaying = False
+
+    def replay(self) -> None:
+        """From now on results are looked up, and no new ones kept."""
+        self._replaying = True
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: object,
+        args: Sequence[Any] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func not in PURE:
+            return func(*args, **kwargs)
+        key = _key(func, args, kwargs)
+        if self._replaying:
+            known = self._results.get(key)
+            if known is not None and known[0]._version == known[1]:
+                return known[0]
+            return func(*args, **kwargs)
+        result = func(*args, **kwargs)
+        if key is not None and isinstance(result, Tensor):
+            # The arguments are kept too: while they live, nothing else can have their identity.
+            self._results[key] = (result, result._version, (args, kwargs))
+        return result
+
+
+def worth_sharing(layout: Layout, probs: Tensor) -> bool:
+    """Whether both draws agree on the whole first group often enough: prod |1 - 2 pi|."""
+    pi = probs.detach()[layout.span(0)]
+    return (pi * 2 - 1).abs().prod().item() > WORTHWHILE
+
+
+def pure(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Mark a function of tensors as one pure operation, to be shared as a whole."""
+
+    @wraps(function)
+    def operation(*args: Any) -> Tensor:
+        if has_torch_function(args):
+            result: Tensor = handle_torch_function(operation, args, *args)
+            return result
+        return function(*args)
+
+    PURE.add(operation)
+    return operation
+
+
+def _key(func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> object:
+    """Equal only for calls that must give equal results; None for arguments that are not known."""
+    if func is F.batch_norm and len(args) > 5 and args[5]:
+        args = (args[0], *args[3:])  # in training its output does not depend on running statistics
+    try:
+        return (func, _token(args), _token(sorted(kwargs.items())))
+    except TypeError:
+        return None
+
+
+def _token(value: Any) -> object:
+    if isinstance(value, Tensor):
+        return id(value), value._version
+    if isinstance(value, tuple | list):
+        return tuple(_token(item) for item in value)
+    if isinstance(value, slice):
+        return "slice", value.start, value.stop, value.step
+    hash(value)
+    return value
