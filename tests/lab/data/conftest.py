@@ -13,7 +13,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from l0arm.lab.data.releases import DataFile, Entry, Release
+from l0arm.lab.data.catalogue import DataFile, Entry, Release
+from l0arm.lab.data.formats import CifarBinary, CifarPython, Idx
 
 
 def idx(array: np.ndarray) -> bytes:
@@ -103,13 +104,13 @@ def make_mnist(mirrors: tuple[str, ...] = (), npm: str | None = None) -> Made:
         "t10k-labels-idx1-ubyte": idx(test[1]),
     }
     kept = known(files)
-    release = Release("idx", train=kept[:2], test=kept[2:], mirrors=mirrors)
+    release = Release(Idx(), train=kept[:2], test=kept[2:], mirrors=mirrors)
     entry = Entry(10, 6, 3, (release,), ("mnist", "MNIST/raw", ""), npm=npm)
     return Made(train=train, test=test, files=files, release=release, entry=entry)
 
 
 def make_cifar(classes: int, form: str, mirrors: tuple[str, ...] = ()) -> Made:
-    """cifar10 in two training batches, cifar100 in one file, as python or as binary version."""
+    """cifar10 in two training batches or cifar100 in one file, in the python or binary version."""
     train, test = random_part(3, 4, (3, 32, 32), classes), random_part(4, 2, (3, 32, 32), classes)
     ten = classes == 10
     key = "labels" if ten else "fine_labels"
@@ -133,14 +134,13 @@ def make_cifar(classes: int, form: str, mirrors: tuple[str, ...] = ()) -> Made:
     folder = "the-batches"
     archive = tar_gz({f"{folder}/{name}": part for name, part in files.items()})
     kept = known(files)
+    label_bytes = 1 if ten else 2
     release = Release(
-        form,
+        CifarPython(key) if form == "cifar-python" else CifarBinary(label_bytes),
         train=kept[:-1],
         test=kept[-1:],
         folder=folder,
         archive=DataFile("the-batches.tar.gz", sha256(archive)),
-        label=key,
-        label_bytes=1 if ten else 2,
         mirrors=mirrors,
     )
     entry = Entry(classes, 4, 2, (release,), (f"cifar{classes}", ""))
@@ -159,7 +159,7 @@ def cifar() -> Callable[..., Made]:
 
 @pytest.fixture
 def formats() -> SimpleNamespace:
-    """The makers of single files: idx, python2_pickle, tar_gz, sha256."""
+    """Functions that make single files: idx, python2_pickle, tar_gz, sha256."""
     return SimpleNamespace(idx=idx, python2_pickle=python2_pickle, tar_gz=tar_gz, sha256=sha256)
 
 
@@ -177,7 +177,7 @@ def same() -> Callable[..., bool]:
 
 @pytest.fixture
 def outside_pickle() -> Callable[[bytes], object]:
-    """Python's own reader, which trusts the file: the oracle for pickles that the tests made."""
+    """Python's own unpickler, which trusts the file: the oracle for pickles that tests made."""
     return lambda content: pickle.loads(content, encoding="bytes")
 
 

@@ -1,15 +1,14 @@
-"""What the catalogue says is complete and agrees with what is published of the data sets."""
+"""The catalogue is complete and agrees with what is published about the data sets."""
 
 import re
 
 import pytest
 
 from l0arm.lab.data import DATASETS, PREPROCESS
-from l0arm.lab.data.catalogue import CATALOGUE
-from l0arm.lab.data.releases import Release
+from l0arm.lab.data.catalogue import CATALOGUE, Release
 
 RELEASES = [release for entry in CATALOGUE.values() for release in entry.releases]
-every_release = pytest.mark.parametrize("release", RELEASES, ids=lambda r: f"{r.form} {r.folder}")
+every_release = pytest.mark.parametrize("release", RELEASES, ids=lambda r: f"{r.format} {r.folder}")
 
 
 @every_release
@@ -37,7 +36,9 @@ def test_mirrors_are_folders(release: Release) -> None:
 
 
 def test_the_names_agree() -> None:
-    assert (*CATALOGUE, "mnist-mini", "folder:PATH") == DATASETS
+    assert (
+        *("mnist", "fashion-mnist", "cifar10", "cifar100", "mnist-mini", "folder:PATH"),
+    ) == DATASETS
     assert set(PREPROCESS) == set(DATASETS) - {"folder:PATH"}
 
 

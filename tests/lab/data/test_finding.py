@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from l0arm.lab.data import DataError, Dataset, load_dataset
-from l0arm.lab.data.releases import DataFile
+from l0arm.lab.data.catalogue import DataFile
 
 FORMS = [(10, "cifar-python"), (10, "cifar-binary"), (100, "cifar-python"), (100, "cifar-binary")]
 every_cifar = pytest.mark.parametrize(("classes", "form"), FORMS)
@@ -68,7 +68,7 @@ def test_cifar_archives(
     assert [path.name for path in tmp_path.rglob("*")] == [f"cifar{classes}", "the-batches.tar.gz"]
 
 
-def test_a_weaker_checksum_is_told(cifar: Callable[..., object], tmp_path: Path) -> None:
+def test_a_weaker_checksum_is_named(cifar: Callable[..., object], tmp_path: Path) -> None:
     made = cifar(100, "cifar-python")
     name, content = next(iter(made.files.items()))
     weak = DataFile(name, f"md5:{hashlib.md5(content).hexdigest()}")

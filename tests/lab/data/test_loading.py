@@ -1,4 +1,4 @@
-"""Places are tried in order, each failure is told, and the real files are what they should be."""
+"""Places are tried in order, every failure is reported, and real files have known contents."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -68,7 +68,7 @@ def test_a_damaged_file_of_the_caller_is_not_passed_over(
         )
 
 
-def test_a_folder_that_is_not_there_is_told(mnist: Callable[..., object], tmp_path: Path) -> None:
+def test_a_missing_folder_is_reported(mnist: Callable[..., object], tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"data_dir .*nowhere: there is no such folder"):
         load_dataset("set", tmp_path / "nowhere", catalogue={"set": mnist().entry})
 
@@ -86,7 +86,7 @@ def test_a_system_package_is_used_even_without_download(
     assert dataset.source.startswith(str(tmp_path / "usr"))
 
 
-def test_when_nothing_worked_everything_is_told(
+def test_when_nothing_worked_every_failure_is_reported(
     mnist: Callable[..., object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))

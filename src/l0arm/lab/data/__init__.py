@@ -1,9 +1,13 @@
-"""Data sets by name, checked before use, whole in memory; and the way from them to batches."""
+"""Data sets by name, verified and in memory, and the way from them to batches.
 
-from l0arm.lab.data.batches import PREPROCESS, Preprocess, batches, crop_and_flip, shift, to_float
-from l0arm.lab.data.dataset import Dataset
-from l0arm.lab.data.errors import DataError
-from l0arm.lab.data.loading import DATASETS, load_dataset
+To add a data set, add an entry to ``catalogue.CATALOGUE``. To add a file format, add a module with
+a class like ``formats.Idx`` to ``formats`` and name it in the entry.
+"""
+
+from l0arm.lab.data.batches import Preprocess, batches, crop_and_flip, shift, to_float
+from l0arm.lab.data.catalogue import DATASETS, PREPROCESS
+from l0arm.lab.data.dataset import DataError, Dataset
+from l0arm.lab.data.loading import load_dataset
 from l0arm.lab.data.mini import MnistMini, mnist_mini
 
 __all__ = [

@@ -1,20 +1,31 @@
-"""From a data set in memory to what a network is trained on: batches, augmentation, floats."""
+"""From a data set in memory to the input of a network: batches, augmentation, normalisation."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 
 import torch
 from torch import Tensor
 
-__all__ = ["PREPROCESS", "Preprocess", "batches", "crop_and_flip", "shift", "to_float"]
+__all__ = ["Preprocess", "batches", "crop_and_flip", "shift", "to_float"]
 
 
 def batches(n: int, size: int, generator: torch.Generator | None = None) -> Iterator[Tensor]:
-    """Every index below ``n`` once, in random order; the last batch may be smaller.
+    """Random batches of indices that cover 0 … n - 1 once. The last batch may be smaller.
 
-    >>> [len(index) for index in batches(10, 4)]
-    [4, 4, 2]
+    Args:
+        n: The number of images.
+        size: The number of images in a batch.
+        generator: The source of randomness. None uses torch's default generator.
+
+    Returns:
+        An iterator over int64 tensors of indices.
+
+    Raises:
+        ValueError: ``n`` or ``size`` is below 1.
+
+    Example:
+        >>> [len(index) for index in batches(10, 4)]
+        [4, 4, 2]
     """
     if n < 1 or size < 1:
         raise ValueError(f"batches of {size} out of {n}: both must be at least 1")
@@ -22,10 +33,22 @@ def batches(n: int, size: int, generator: torch.Generator | None = None) -> Iter
 
 
 def to_float(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
-    """``(x / 255 - mean) / std`` for each channel of uint8 ``(N, C, H, W)``.
+    """Normalise images: ``(x / 255 - mean) / std`` for each channel.
 
-    >>> to_float(torch.tensor([[[[0, 255]]]], dtype=torch.uint8), mean=[0.5], std=[0.25])
-    tensor([[[[-2.,  2.]]]])
+    Args:
+        images: uint8 ``(N, C, H, W)``. They are not changed.
+        mean: The mean of each channel, of pixels scaled to [0, 1].
+        std: The standard deviation of each channel, likewise.
+
+    Returns:
+        float32 ``(N, C, H, W)``.
+
+    Raises:
+        ValueError: There is not one mean and one standard deviation for each channel.
+
+    Example:
+        >>> to_float(torch.tensor([[[[0, 255]]]], dtype=torch.uint8), mean=[0.5], std=[0.25])
+        tensor([[[[-2.,  2.]]]])
     """
     channels = images.shape[1]
     if not channels == len(mean) == len(std):
@@ -41,41 +64,47 @@ def to_float(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Ten
 
 @dataclass(frozen=True)
 class Preprocess:
-    """Mean and standard deviation of each channel, of pixels scaled to [0, 1]."""
+    """Normalisation of images by the mean and standard deviation of each channel.
+
+    Attributes:
+        mean: The mean of each channel, of pixels scaled to [0, 1].
+        std: The standard deviation of each channel, likewise.
+
+    Example:
+        >>> to_unit_interval = Preprocess(mean=(0.0,), std=(1.0,))
+        >>> to_unit_interval(torch.tensor([[[[0, 255]]]], dtype=torch.uint8))
+        tensor([[[[0., 1.]]]])
+    """
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
 
     def __call__(self, images: Tensor) -> Tensor:
-        """Images as float32, centred and scaled."""
+        """Normalise uint8 images to float32."""
         return to_float(images, self.mean, self.std)
 
 
-_UNIT = Preprocess((0.0,), (1.0,))  # [0, 1], as MNIST is fed to LeNet
-
-# Means and deviations over CIFAR's training images as the Wide ResNet code has them
-# (https://github.com/szagoruyko/wide-residual-networks, pytorch/main.py); those of CIFAR-100 are
-# the companions in common use.
-PREPROCESS: Mapping[str, Preprocess] = MappingProxyType(
-    {
-        "mnist": _UNIT,
-        "mnist-mini": _UNIT,
-        "fashion-mnist": _UNIT,
-        "cifar10": Preprocess(
-            (125.3 / 255, 123.0 / 255, 113.9 / 255), (63.0 / 255, 62.1 / 255, 66.7 / 255)
-        ),
-        "cifar100": Preprocess(
-            (129.3 / 255, 124.1 / 255, 112.4 / 255), (68.2 / 255, 65.4 / 255, 70.4 / 255)
-        ),
-    }
-)
-
-
 def crop_and_flip(images: Tensor, generator: torch.Generator | None = None, pad: int = 4) -> Tensor:
-    """A random window of each image enlarged by ``pad`` on all sides, mirrored with probability ½.
+    """Augment images: pad, crop a random window, and mirror it with probability 1/2.
 
     The border is a reflection of the image without its edge pixel, as in Wide ResNet's code
-    (``padding_mode='reflect'``), where others pad with zeros.
+    (``padding_mode='reflect'``). Others pad with zeros.
+
+    Args:
+        images: ``(N, C, H, W)`` of any type, on any device.
+        generator: The source of randomness. None uses torch's default generator.
+        pad: How many pixels are added on each side.
+
+    Returns:
+        New images of the same shape and type.
+
+    Raises:
+        ValueError: ``pad`` is negative or not smaller than the image.
+
+    Example:
+        >>> images = torch.arange(9, dtype=torch.uint8).view(1, 1, 3, 3)
+        >>> crop_and_flip(images, torch.Generator().manual_seed(0), pad=1).shape
+        torch.Size([1, 1, 3, 3])
     """
     rows, columns = _windows(images, generator, pad)
     source = generator.device if generator is not None else torch.device("cpu")
@@ -85,14 +114,31 @@ def crop_and_flip(images: Tensor, generator: torch.Generator | None = None, pad:
 
 
 def shift(images: Tensor, generator: torch.Generator | None = None, pixels: int = 1) -> Tensor:
-    """Each image moved by up to so many pixels up or down and to a side; borders are reflected."""
+    """Augment images: move each by a random offset. The border is reflected.
+
+    Args:
+        images: ``(N, C, H, W)`` of any type, on any device.
+        generator: The source of randomness. None uses torch's default generator.
+        pixels: The largest offset, up or down and left or right.
+
+    Returns:
+        New images of the same shape and type.
+
+    Raises:
+        ValueError: ``pixels`` is negative or not smaller than the image.
+
+    Example:
+        >>> images = torch.arange(9, dtype=torch.uint8).view(1, 1, 3, 3)
+        >>> shift(images, torch.Generator().manual_seed(0)).shape
+        torch.Size([1, 1, 3, 3])
+    """
     return _gathered(images, *_windows(images, generator, pixels))
 
 
 def _windows(images: Tensor, generator: torch.Generator | None, pad: int) -> tuple[Tensor, Tensor]:
-    """Rows and columns of each image that a random window shows, from -pad to +pad off the image.
+    """Rows and columns that a random window of each image shows, offset by -pad … pad pixels.
 
-    The random numbers are drawn on the generator's device.
+    The random numbers are drawn on the device of the generator.
     """
     height, width = images.shape[2:]
     if not 0 <= pad < min(height, width):
@@ -109,7 +155,7 @@ def _windows(images: Tensor, generator: torch.Generator | None, pad: int) -> tup
 
 
 def _gathered(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    """The batch in one gather, on any dtype and device."""
+    """The pixels at these rows and columns of each image, in one gather."""
     count, channels, _, width = images.shape
     window = (rows[:, :, None] * width + columns[:, None, :]).view(count, 1, -1)
     flat = images.reshape(count, channels, -1)
@@ -117,5 +163,5 @@ def _gathered(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
 
 
 def _reflect(position: Tensor, size: int) -> Tensor:
-    """Fold positions outside 0 … size - 1 back: -1 is 1, and size is size - 2."""
+    """Reflect positions outside 0 … size - 1: -1 becomes 1, and size becomes size - 2."""
     return (size - 1) - ((size - 1) - position.abs()).abs()

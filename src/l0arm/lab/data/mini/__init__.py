@@ -1,6 +1,6 @@
-"""MNIST-mini: 10,000 real handwritten digits inside the package, so that examples need no download.
+"""MNIST-mini: 10,000 handwritten digits inside the package, so that examples need no download.
 
-They are MNIST's t10k images, each class split 80/20 into train and test; the licence is in
+They are MNIST's t10k images. Each class is split 80/20 into train and test. The licence is in
 ``LICENSE.md`` beside this file, and ``scripts/make_mnist_mini.py`` makes the archive.
 """
 
@@ -24,7 +24,14 @@ SHA256 = "65967cb3415de26373c0c12dccfdbe452500b9b365a68ff5e1270f5015e952cd"
 
 
 class MnistMini(NamedTuple):
-    """MNIST-mini's two splits: images are uint8 ``(n, 28, 28)``, labels int64 ``(n,)``."""
+    """MNIST-mini in memory.
+
+    Attributes:
+        train_images: uint8 ``(8000, 28, 28)``.
+        train_labels: int64 ``(8000,)``.
+        test_images: uint8 ``(2000, 28, 28)``.
+        test_labels: int64 ``(2000,)``.
+    """
 
     train_images: Tensor
     train_labels: Tensor
@@ -35,12 +42,19 @@ class MnistMini(NamedTuple):
 def mnist_mini() -> MnistMini:
     """Load the 8,000 training and 2,000 test digits that come with the package.
 
-    >>> digits = mnist_mini()
-    >>> digits.train_images.shape, digits.test_images.shape
-    (torch.Size([8000, 28, 28]), torch.Size([2000, 28, 28]))
-    >>> x = digits.train_images.float() / 255
-    >>> float(x.min()), float(x.max())
-    (0.0, 1.0)
+    Returns:
+        The digits. Every call returns a new copy.
+
+    Raises:
+        ValueError: The file inside the package is damaged.
+
+    Example:
+        >>> digits = mnist_mini()
+        >>> digits.train_images.shape, digits.test_images.shape
+        (torch.Size([8000, 28, 28]), torch.Size([2000, 28, 28]))
+        >>> x = digits.train_images.float() / 255
+        >>> float(x.min()), float(x.max())
+        (0.0, 1.0)
     """
     arrays = _read(_archive())
     return MnistMini(
@@ -52,7 +66,7 @@ def mnist_mini() -> MnistMini:
 
 
 def content_sha256(arrays: Mapping[str, npt.NDArray[Any]]) -> str:
-    """Hash the arrays' names, types, shapes and values, however they are compressed."""
+    """SHA-256 of the arrays' names, types, shapes and values, independent of compression."""
     digest = hashlib.sha256()
     for name, array in sorted(arrays.items()):
         digest.update(f"{name} {array.dtype.str} {array.shape}\n".encode())
@@ -68,13 +82,13 @@ def _read(archive: Traversable) -> dict[str, npt.NDArray[Any]]:
     try:
         with np.load(io.BytesIO(archive.read_bytes()), allow_pickle=False) as npz:
             arrays = dict(npz)
-        came = f"content {content_sha256(arrays)}"
+        found = f"content {content_sha256(arrays)}"
     # What np.load raises for a damaged archive depends on where the damage is.
     except (OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error) as error:
-        arrays, came = {}, f"an unreadable file ({error})"
-    if came != f"content {SHA256}":
+        arrays, found = {}, f"an unreadable file ({error})"
+    if found != f"content {SHA256}":
         raise ValueError(
-            f"{archive.name}: expected content {SHA256} (SHA-256), but {came} came; "
+            f"{archive.name}: expected content {SHA256} (SHA-256), but {found} came; "
             "reinstall l0arm to restore the file"
         )
     return arrays

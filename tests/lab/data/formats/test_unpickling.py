@@ -1,4 +1,4 @@
-"""CIFAR's pickles are read, whoever wrote them; everything that could act is refused."""
+"""Pickles of CIFAR by any version of Python are read; whatever could run code is refused."""
 
 import os
 import pickle
@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from l0arm.lab.data import DataError
-from l0arm.lab.data.unpickling import unpickle
+from l0arm.lab.data.formats.unpickling import unpickle
 
 IMAGES = np.arange(2 * 300).reshape(2, 300).astype(np.uint8)
 NUMPY1 = (b"numpy._core.multiarray", b"numpy.core.multiarray")

@@ -1,17 +1,75 @@
-"""A folder of images is read as it is sorted; what does not fit is named."""
+"""Images of every usual mode become uint8 channels; a folder is read as it is sorted."""
 
+import io
+import struct
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from l0arm.lab.data import DataError, Dataset, load_dataset
+from l0arm.lab.data.formats.images import as_colour, decode_image
 
 Image = pytest.importorskip("PIL.Image")
 
+PIXELS = np.array([[[255, 0, 0], [0, 255, 0]]], np.uint8)  # one row: red, green
+
+
+def encoded(image: object, form: str = "PNG") -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, form)
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize("mode", ["RGB", "RGBA", "P"])
+def test_colour_has_three_channels(mode: str) -> None:
+    image = Image.fromarray(PIXELS).convert(mode)
+    assert decode_image(encoded(image), "x").tolist() == [[[255, 0]], [[0, 255]], [[0, 0]]]
+
+
+@pytest.mark.parametrize("mode", ["L", "LA", "1"])
+def test_grey_has_one(mode: str) -> None:
+    image = Image.fromarray(np.array([[0, 255]], np.uint8)).convert(mode)
+    assert decode_image(encoded(image), "x").tolist() == [[[0, 255]]]
+
+
+def test_a_jpeg_of_one_colour_is_that_colour(tmp_path: Path) -> None:
+    path = tmp_path / "grey.jpg"
+    path.write_bytes(encoded(Image.new("L", (8, 4), 77), "JPEG"))
+    image = decode_image(path, path)
+    assert (image.shape, set(image.ravel().tolist())) == ((1, 4, 8), {77})
+
+
+def test_grey_in_colour() -> None:
+    grey = np.array([[[1, 2]]], np.uint8)
+    assert as_colour(grey).tolist() == [[[1, 2]], [[1, 2]], [[1, 2]]]
+    colour = np.arange(6, dtype=np.uint8).reshape(3, 1, 2)
+    assert np.array_equal(as_colour(colour), colour)
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"no image", encoded(Image.new("RGB", (64, 64), (1, 2, 3)))[:-40]]
+)
+def test_what_is_no_image_is_refused(content: bytes) -> None:
+    with pytest.raises(DataError, match=r"the place: is no readable image .* remove it"):
+        decode_image(content, "the place")
+
+
+def test_deep_pixels_are_refused() -> None:
+    deep = Image.fromarray(np.array([[0, 40_000]], np.uint16))
+    with pytest.raises(DataError, match="the place: pixels of mode 'I;16' are not 8 bits deep"):
+        decode_image(encoded(deep), "the place")
+
+
+def test_without_pillow_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "PIL.Image", None)
+    with pytest.raises(DataError, match=r"Pillow is needed .* pip install 'l0arm\[data\]'"):
+        decode_image(b"", "x")
+
 
 def put(path: Path, value: int, *, mode: str = "L", size: tuple[int, int] = (4, 3)) -> None:
-    """An image of one value, named so that its class and value can be told from it."""
+    """Write an image of one value."""
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.new(mode, size, value if mode == "L" else (value, 0, 255)).save(path)
 
@@ -86,7 +144,7 @@ def test_mixed_sizes_are_refused(sorted_folder: Path) -> None:
         load(sorted_folder)
 
 
-def test_a_broken_image_is_named(sorted_folder: Path) -> None:
+def test_a_broken_image_is_refused(sorted_folder: Path) -> None:
     (sorted_folder / "train" / "cat" / "broken.png").write_bytes(b"no image")
     with pytest.raises(DataError, match=r"broken\.png: is no readable image"):
         load(sorted_folder)
@@ -121,3 +179,11 @@ def test_too_few_images_to_split_are_refused(tmp_path: Path) -> None:
 def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="nowhere: there is no such folder of images"):
         load(tmp_path / "nowhere")
+
+
+def test_dds_bytes_are_refused(sorted_folder: Path) -> None:
+    """Pillow knows the format by its first bytes and not all of its pixel formats."""
+    header = struct.pack("<31I", 124, 0x1007, 4, 4, *[0] * 14, 32, 4, 0x58585858, *[0] * 10)
+    (sorted_folder / "train" / "cat" / "texture.png").write_bytes(b"DDS " + header)
+    with pytest.raises(DataError, match=r"texture\.png: is no readable image .* remove it"):
+        load(sorted_folder)

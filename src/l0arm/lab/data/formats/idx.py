@@ -1,17 +1,33 @@
 """IDX, the format of MNIST: a magic number, big-endian sizes, then the bytes.
 
-0 0 8 d: unsigned bytes in d dimensions (http://yann.lecun.com/exdb/mnist/).
+The magic number 0 0 8 d stands for unsigned bytes in d dimensions
+(http://yann.lecun.com/exdb/mnist/).
 """
 
 import math
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from l0arm.lab.data.errors import DataError
-from l0arm.lab.data.parts import Part
+from l0arm.lab.data.dataset import DataError, Part
 
-__all__ = ["parse_idx", "read_idx"]
+__all__ = ["Idx", "read_idx"]
+
+
+@dataclass(frozen=True)
+class Idx:
+    """Two files for each part: the images, then the labels."""
+
+    def parse(self, contents: Mapping[str, bytes], classes: int) -> Part:
+        """Parse the two files of a part."""
+        (image_file, images), (label_file, labels) = contents.items()
+        part = Part(
+            read_idx(images, 3, image_file)[:, None],
+            read_idx(labels, 1, label_file).astype(np.int64),
+        )
+        return part.checked(classes, label_file)
 
 
 def read_idx(content: bytes, dimensions: int, where: str) -> npt.NDArray[np.uint8]:
@@ -33,13 +49,3 @@ def read_idx(content: bytes, dimensions: int, where: str) -> npt.NDArray[np.uint
             "follow; replace it with the original"
         )
     return np.frombuffer(content, np.uint8, offset=start).reshape(shape).copy()
-
-
-def parse_idx(contents: dict[str, bytes], classes: int) -> Part:
-    """A part from its two files, images first."""
-    (image_file, images), (label_file, labels) = contents.items()
-    part = Part(
-        read_idx(images, 3, image_file)[:, None],
-        read_idx(labels, 1, label_file).astype(np.int64),
-    )
-    return part.checked(classes, label_file)

@@ -1,8 +1,8 @@
-"""Pickles of CIFAR, read without giving them anything to run.
+"""A safe unpickler for CIFAR: no code that a pickle names is ever run.
 
-A pickle names the functions that rebuild its objects. This reader knows the four names that an
-array of bytes needs and answers each with a stand-in of its own, which checks what it is given;
-every other name is refused. numpy itself never sees the pickle's state.
+A pickle names the functions that rebuild its objects. This reader allows the few names that an
+array of bytes needs, and replaces each with a stand-in that validates its arguments. Every other
+name is refused. numpy itself never sees the state in the pickle.
 """
 
 import io
@@ -13,33 +13,33 @@ from typing import Any, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from l0arm.lab.data.errors import DataError
+from l0arm.lab.data.dataset import DataError
 
 __all__ = ["unpickle"]
 
+# What a malformed pickle raises depends on where it is malformed.
+MALFORMED = (
+    *(pickle.UnpicklingError, EOFError, ValueError, TypeError, LookupError, AttributeError),
+    *(ImportError, OverflowError, MemoryError),
+)
+
 
 def unpickle(content: bytes, where: str) -> dict[str, Any]:
-    """The dictionary in a pickle; keys become str, arrays must be uint8."""
+    """The dictionary in a pickle. Keys become str, and arrays must be uint8."""
     try:
         batch = _Reader(io.BytesIO(content), encoding="bytes").load()
         if not isinstance(batch, dict):
             raise pickle.UnpicklingError(f"it holds a {type(batch).__name__}, not a dictionary")
         return {_text(key): _array(value) for key, value in batch.items()}
-    # What a malformed pickle raises depends on where it is malformed.
-    except (pickle.UnpicklingError, EOFError, ValueError, TypeError, LookupError) as error:
-        raise _refusal(where, error) from error
-    except (AttributeError, ImportError, OverflowError, MemoryError) as error:
-        raise _refusal(where, error) from error
-
-
-def _refusal(where: str, error: BaseException) -> DataError:
-    return DataError(
-        f"{where}: is not a batch as CIFAR has them ({error}); replace it with the original file"
-    )
+    except MALFORMED as error:
+        raise DataError(
+            f"{where}: is not a batch as CIFAR has them ({error}); replace it with the original "
+            "file"
+        ) from error
 
 
 class _Array:
-    """Stands in for a numpy array of bytes."""
+    """Stand-in for a numpy array of bytes."""
 
     __slots__ = ("values",)
 
@@ -53,7 +53,7 @@ class _Array:
 
 
 class _Dtype:
-    """Stands in for numpy.dtype('uint8'), the only type admitted; its state says nothing more."""
+    """Stand-in for numpy.dtype('uint8'), the only type that is allowed. Its state is ignored."""
 
     __slots__ = ()
 
@@ -62,6 +62,8 @@ class _Dtype:
 
 
 class _MakeDtype:
+    """Stand-in for the call numpy.dtype(...)."""
+
     __slots__ = ()
 
     def __call__(self, kind: object, *_: object) -> _Dtype:
@@ -71,10 +73,14 @@ class _MakeDtype:
 
 
 class _NdarrayType:
+    """Stand-in for the class numpy.ndarray, which is an argument of _reconstruct."""
+
     __slots__ = ()
 
 
 class _MakeArray:
+    """Stand-in for the call _reconstruct(numpy.ndarray, ...)."""
+
     __slots__ = ()
 
     def __call__(self, kind: object, *_: object) -> _Array:
@@ -84,7 +90,7 @@ class _MakeArray:
 
 
 class _EncodeLatin1:
-    """How Python 3 writes bytes in protocol 2."""
+    """Stand-in for _codecs.encode, with which Python 3 writes bytes in protocol 2."""
 
     __slots__ = ()
 
@@ -94,7 +100,7 @@ class _EncodeLatin1:
         return text.encode("latin1")
 
 
-_ADMITTED = {
+_ALLOWED = {
     ("numpy.core.multiarray", "_reconstruct"): _MakeArray,  # numpy 1
     ("numpy._core.multiarray", "_reconstruct"): _MakeArray,  # numpy 2
     ("numpy", "ndarray"): _NdarrayType,
@@ -104,11 +110,11 @@ _ADMITTED = {
 
 
 class _Reader(pickle.Unpickler):
-    # Stand-ins are instances without attributes: a pickle can neither subclass nor change them.
+    # Stand-ins are instances without attributes, so a pickle can neither subclass nor change them.
     def find_class(self, module: str, name: str) -> Any:
-        if (module, name) not in _ADMITTED:
+        if (module, name) not in _ALLOWED:
             raise pickle.UnpicklingError(f"it asks for {module}.{name}, which is not admitted")
-        return _ADMITTED[module, name]()
+        return _ALLOWED[module, name]()
 
     def persistent_load(self, pid: object) -> NoReturn:
         raise pickle.UnpicklingError("it refers to an object outside the file")

@@ -1,6 +1,7 @@
-"""Parquet in the hub's layout: decoded once, verified if it is the hub's own, checked if not."""
+"""Parquet as on the hub: decoded once, verified if it is the hub's own, validated if not."""
 
 import io
+import struct
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -9,13 +10,14 @@ import numpy as np
 import pytest
 
 from l0arm.lab.data import DataError, Dataset, load_dataset
-from l0arm.lab.data.releases import DataFile, Entry, Release
+from l0arm.lab.data.catalogue import DataFile, Entry, Release
+from l0arm.lab.data.formats import Parquet
 
 pyarrow = pytest.importorskip("pyarrow")
 parquet = pytest.importorskip("pyarrow.parquet")
 Image = pytest.importorskip("PIL.Image")
 
-RELEASE = Release("parquet", train=(), test=(), folder="plain_text", label="label")
+RELEASE = Release(Parquet("label"), train=(), test=(), folder="plain_text")
 ENTRY = Entry(10, 4, 2, (RELEASE,), ("cifar10", ""))
 
 
@@ -65,7 +67,7 @@ def test_the_images_are_those_that_went_in(
 
 
 def test_fine_labels(copy: Callable[..., Path], cifar: Callable[..., object]) -> None:
-    entry = replace(ENTRY, classes=100, releases=(replace(RELEASE, label="fine_label"),))
+    entry = replace(ENTRY, classes=100, releases=(replace(RELEASE, format=Parquet("fine_label")),))
     dataset = load(copy(label="fine_label"), entry)
     assert dataset.train_labels.tolist() == cifar(10, "cifar-binary").train[1].tolist()
 
@@ -154,15 +156,15 @@ def test_a_missing_part_is_no_data_set(copy: Callable[..., Path]) -> None:
         ),
         (
             {"img": [png(np.zeros((3, 32, 32), np.uint8))], "label": [10]},
-            "labels reach from 10 to 10",
+            "row 0: its label is 10, but must be a whole number in 0 … 9",
         ),
         (
             {"img": [png(np.zeros((3, 32, 32), np.uint8))], "label": [None]},
-            "is no readable Parquet file",
+            "row 0: its label is None, but must be a whole number",
         ),
     ],
 )
-def test_bad_content_is_named(
+def test_bad_content_is_refused(
     rows: dict[str, list[object]], message: str, copy: Callable[..., Path]
 ) -> None:
     root = copy()
@@ -173,9 +175,82 @@ def test_bad_content_is_named(
 
 
 @pytest.mark.parametrize("keep", [0, 100, -1])
-def test_a_truncated_file_is_named(keep: int, copy: Callable[..., Path]) -> None:
+def test_a_truncated_file_is_refused(keep: int, copy: Callable[..., Path]) -> None:
     root = copy()
     path = root / "cifar10" / "train-00001-of-00002.parquet"
     path.write_bytes(path.read_bytes()[:keep])
     with pytest.raises(DataError, match=r"train-00001-of-00002\.parquet: is no readable Parquet"):
+        load(root)
+
+
+def refused(root: Path, table: object, message: str) -> None:
+    """Put the table in the place of the test part: one line must name the file and the fault."""
+    path = root / "cifar10" / "test-00000-of-00001.parquet"
+    parquet.write_table(table, path)
+    with pytest.raises(DataError, match=rf"test-00000-of-00001\.parquet.*{message}") as error:
+        load(root)
+    assert "\n" not in str(error.value)
+
+
+BLACK = {"bytes": png(np.zeros((3, 32, 32), np.uint8)), "path": "0.png"}
+BROKEN_TEXT = pyarrow.array([b"\xff\xfe"]).view(pyarrow.string())
+
+
+@pytest.mark.parametrize(
+    ("labels", "shown"),
+    [
+        (["cat"], "'cat'"),
+        (["7"], "'7'"),
+        ([float("nan")], "nan"),
+        ([float("inf")], "inf"),
+        ([1.7], r"1\.7"),
+        ([-1], "-1"),
+        (pyarrow.array([2**64 - 1], pyarrow.uint64()), "18446744073709551615"),
+    ],
+)
+def test_labels_that_are_no_class_are_refused(
+    labels: object, shown: str, copy: Callable[..., Path]
+) -> None:
+    table = pyarrow.table({"img": [BLACK], "label": labels})
+    refused(copy(), table, f"row 0: its label is {shown}, but must be a whole number in 0 … 9; che")
+
+
+def test_whole_numbers_of_any_type_are_labels(copy: Callable[..., Path]) -> None:
+    root = copy()
+    for labels in (pyarrow.array([3.0, 4.0]), pyarrow.array([3, 4], pyarrow.uint64())):
+        table = pyarrow.table({"img": [BLACK, BLACK], "label": labels})
+        parquet.write_table(table, root / "cifar10" / "test-00000-of-00001.parquet")
+        assert load(root).test_labels.tolist() == [3, 4]
+
+
+@pytest.mark.parametrize("names", [["img", "label", "label"], ["label", "img", "img"]])
+def test_a_doubled_column_is_refused(names: list[str], copy: Callable[..., Path]) -> None:
+    arrays = [pyarrow.array([BLACK if name == "img" else 1]) for name in names]
+    table = pyarrow.Table.from_arrays(arrays, names=names)
+    refused(copy(), table, f"has 2 columns '{names[1]}', .* get the original file")
+
+
+@pytest.mark.parametrize("where", ["path", "label"])
+def test_invalid_utf8_is_refused(where: str, copy: Callable[..., Path]) -> None:
+    content = pyarrow.array([BLACK["bytes"]])
+    paths = BROKEN_TEXT if where == "path" else pyarrow.array(["0.png"])
+    image = pyarrow.StructArray.from_arrays([content, paths], names=["bytes", "path"])
+    table = pyarrow.table({"img": image, "label": BROKEN_TEXT if where == "label" else [1]})
+    refused(copy(), table, "is no readable Parquet file .*utf-8.* get it again")
+
+
+@pytest.mark.parametrize(("announced", "count"), [(0x48, 36), (0x4C, 38), (0x49, -37)])
+def test_a_wrong_number_of_rows_is_refused(
+    announced: int, count: int, copy: Callable[..., Path]
+) -> None:
+    """37 rows are 0x4a in the footer (a zigzag number), after the header of an i64 field, 0x16."""
+    root = copy()
+    path = root / "cifar10" / "test-00000-of-00001.parquet"
+    parquet.write_table(pyarrow.table({"img": [BLACK] * 37, "label": [1] * 37}), path)
+    content = path.read_bytes()
+    start = len(content) - 8 - struct.unpack("<I", content[-8:-4])[0]
+    at = content.index(b"\x16\x4a", start) + 1
+    path.write_bytes(content[:at] + bytes([announced]) + content[at + 1 :])
+    assert parquet.read_metadata(path).num_rows == count
+    with pytest.raises(DataError, match=rf"announces {count} rows, but holds \d+.* get it again"):
         load(root)

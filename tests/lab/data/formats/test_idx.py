@@ -1,4 +1,4 @@
-"""IDX files are read as their definition says, or refused by name."""
+"""IDX files are read as their definition says; others are refused."""
 
 from types import SimpleNamespace
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from l0arm.lab.data import DataError
-from l0arm.lab.data.idx import parse_idx, read_idx
+from l0arm.lab.data.formats.idx import Idx, read_idx
 
 IMAGES = np.arange(24, dtype=np.uint8).reshape(2, 3, 4)
 
@@ -19,7 +19,7 @@ def test_bytes_by_hand() -> None:
 
 def test_images_get_a_channel_and_labels_are_numbers(formats: SimpleNamespace) -> None:
     files = {"images": formats.idx(IMAGES), "labels": formats.idx(np.array([9, 0]))}
-    images, labels = parse_idx(files, 10)
+    images, labels = Idx().parse(files, 10)
     assert np.array_equal(images, IMAGES[:, None])
     assert (labels.tolist(), labels.dtype) == ([9, 0], np.int64)
     assert images.flags.writeable
@@ -53,4 +53,4 @@ def test_what_is_no_such_file_is_refused(content: bytes, message: str) -> None:
 def test_labels_must_fit(labels: list[int], message: str, formats: SimpleNamespace) -> None:
     files = {"images": formats.idx(IMAGES), "labels": formats.idx(np.array(labels))}
     with pytest.raises(DataError, match=message):
-        parse_idx(files, 10)
+        Idx().parse(files, 10)

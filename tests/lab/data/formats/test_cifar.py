@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from l0arm.lab.data import DataError
-from l0arm.lab.data.cifar import parse_binary, parse_python
+from l0arm.lab.data.formats import CifarBinary, CifarPython
 
 
 def record(*labels: int) -> bytes:
@@ -19,7 +19,7 @@ def record(*labels: int) -> bytes:
 
 @pytest.mark.parametrize(("front", "size"), [((5,), 1), ((19, 5), 2)])
 def test_a_binary_record(front: tuple[int, ...], size: int) -> None:
-    images, labels = parse_binary({"a": record(*front) * 2, "b": record(*front)}, 10, size)
+    images, labels = CifarBinary(size).parse({"a": record(*front) * 2, "b": record(*front)}, 10)
     assert labels.tolist() == [5, 5, 5]
     assert images.shape == (3, 3, 32, 32)
     assert images[0, :, 0, 0].tolist() == [1, 2, 3]
@@ -30,19 +30,19 @@ def test_a_binary_record(front: tuple[int, ...], size: int) -> None:
 @pytest.mark.parametrize("content", [b"", record(1)[:-1], record(1) + b"x", record(1, 1)])
 def test_a_broken_record_is_refused(content: bytes) -> None:
     with pytest.raises(DataError, match=r"file: .* not a whole number of records of 3073"):
-        parse_binary({"file": content}, 10, 1)
+        CifarBinary(1).parse({"file": content}, 10)
 
 
 def test_a_binary_label_out_of_range_is_refused() -> None:
     with pytest.raises(DataError, match="file: labels reach from 3 to 10, but must lie in 0 … 9"):
-        parse_binary({"file": record(3) + record(10)}, 10, 1)
+        CifarBinary(1).parse({"file": record(3) + record(10)}, 10)
 
 
 def test_a_batch_equals_the_record_of_its_image(formats: SimpleNamespace) -> None:
     pixels = np.frombuffer(record(), np.uint8)[None]
     batch = formats.python2_pickle(pixels, [7], b"fine_labels")
-    images, labels = parse_python({"batch": batch}, 100, "fine_labels")
-    assert np.array_equal(images, parse_binary({"bin": record(7)}, 10, 1).images)
+    images, labels = CifarPython("fine_labels").parse({"batch": batch}, 100)
+    assert np.array_equal(images, CifarBinary(1).parse({"bin": record(7)}, 10).images)
     assert labels.tolist() == [7]
 
 
@@ -60,4 +60,4 @@ def test_a_batch_equals_the_record_of_its_image(formats: SimpleNamespace) -> Non
 )
 def test_a_broken_batch_is_refused(batch: dict[str, object], message: str) -> None:
     with pytest.raises(DataError, match=message):
-        parse_python({"file": pickle.dumps(batch, protocol=2)}, 10, "labels")
+        CifarPython("labels").parse({"file": pickle.dumps(batch, protocol=2)}, 10)
