@@ -19,9 +19,10 @@ def test_without_matplotlib_the_error_names_the_extra(monkeypatch: pytest.Monkey
         new_figure(height=2.0)
 
 
-def test_importing_the_plots_imports_no_optional_package() -> None:
+def test_importing_plots_and_data_imports_no_optional_package() -> None:
     optional = ["matplotlib", "pydantic", "typer", "PIL", "pyarrow"]
-    code = f"import sys, l0arm.lab.plots.sections; print(sys.modules.keys() & {optional})"
+    modules = "l0arm.lab.data, l0arm.lab.plots.sections"
+    code = f"import sys, {modules}; print(sys.modules.keys() & {optional})"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout.strip() == "set()"
 

@@ -81,7 +81,7 @@ def read_members(archive: Path, names: Collection[str], limit: int = LIMIT) -> d
                     break
     except DataError:
         raise
-    # tarfile parses numbers in the headers of sparse members without a check: ValueError and kin.
+    # tarfile parses the headers of sparse members unchecked, hence ValueError and LookupError.
     except (tarfile.TarError, OSError, EOFError, zlib.error, ValueError, LookupError) as error:
         raise DataError(
             f"{archive}: is no readable tar archive ({error}), so it is damaged or cut short; "
