@@ -54,8 +54,8 @@ def main() -> None:
         train(gated, optimizer, images, labels, 1, loss)
         print(f"gated: widths {l0arm.architecture(gated)}, {accuracy(gated):.1f} % right")
 
-    small, certificate = l0arm.certified(gated, optimizer=optimizer)
-    print(certificate)
+    small = l0arm.compact(gated, optimizer=optimizer)
+    print(l0arm.certificate(small))
     train(small, optimizer, images, labels, 1)
     print(f"small: {accuracy(small):.1f} % right")
     report(dense, small, test[:64])

@@ -59,8 +59,8 @@ def main() -> None:
     )
     optimizer = torch.optim.Adam(gated.parameter_groups(lr=3e-3, gate_lr=0.1))
     train_gated(gated, optimizer, images, labels)
-    small, certificate = l0arm.certified(gated, optimizer=optimizer)
-    print(certificate)
+    small = l0arm.compact(gated, optimizer=optimizer)
+    print(l0arm.certificate(small))
     for _ in range(STEPS // 2):  # the small network trains on, with the same optimizer
         batch = torch.randint(len(images), (BATCH,))
         optimizer.zero_grad()

@@ -52,8 +52,8 @@ def main() -> None:
     )
     optimizer = torch.optim.Adam(gated.parameter_groups(lr=5e-3, gate_lr=0.05))
     train_gated(gated, optimizer)
-    small, certificate = l0arm.certified(gated, optimizer=optimizer)
-    print(certificate)
+    small = l0arm.compact(gated, optimizer=optimizer)
+    print(l0arm.certificate(small))
     for _ in range(STEPS // 4):  # the small network trains on, with the same optimizer
         ids = sequences(BATCH)
         optimizer.zero_grad()

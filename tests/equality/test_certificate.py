@@ -1,6 +1,8 @@
 """The certificate: equal networks pass; a mistake is refused, named, and changes nothing."""
 
 import copy
+import json
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +13,7 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 import l0arm
-from l0arm import CertificateError, Gated, Group, Slice, certified, certify
+from l0arm import Certificate, CertificateError, Gated, Group, Slice, certificate
 
 LINEAR = (Slice("a.weight", 0), Slice("a.bias", 0))
 HIDDEN = Group("hidden", 6, reads=(Slice("b.weight", 1),), makes=LINEAR)
@@ -40,6 +42,14 @@ def gate(model: nn.Module, groups: Any = (HIDDEN, SECOND_HIDDEN), **options: Any
     return gated
 
 
+def compared(gated: Gated, inputs: Any = None, **options: Any) -> Certificate:
+    """The certificate of a compaction, whether it passes or not."""
+    try:
+        return certificate(gated.compact(example_inputs=inputs, **options))
+    except CertificateError as error:
+        return error.certificate
+
+
 def centred(x: Tensor) -> Tensor:
     """Mixes units: the mean of those left is another one."""
     return x - x.mean(-1, keepdim=True)
@@ -49,29 +59,31 @@ X = torch.rand(7, 4, generator=torch.Generator().manual_seed(1))
 
 
 def test_equal_networks_pass_in_float64() -> None:
-    certificate = certify(gate(Net()), X)
-    assert certificate.passed
-    assert (certificate.dtype, certificate.tolerance) == (torch.float64, 1e-10)
-    assert 0 <= certificate.largest < 1e-14
-    assert certificate.inputs == 4
-    assert [(j.mode, j.mask) for j in certificate.judged] == [
+    found = compared(gate(Net()), X)
+    assert found.passed
+    assert (found.dtype, found.tolerance) == (torch.float64, 1e-10)
+    assert 0 <= found.largest < 1e-14
+    assert found.inputs == 4
+    assert [(j.mode, j.mask) for j in found.comparisons] == [
         (mode, mask)
         for mask in ("z-bar", "one unit of each group closed", "half of the units closed")
         for mode in ("eval", "train")
     ]
-    assert "equals the gated one" in str(certificate)
+    assert "equals the gated one" in str(found)
 
 
 @pytest.mark.parametrize("culprit", ["hidden", "second"])
 def test_a_mistake_is_refused_and_its_group_named(culprit: str) -> None:
     model = Net(**{"first" if culprit == "hidden" else "second": centred})
     gated = gate(model)
-    certificate = certify(gated, X)
-    assert not certificate.passed
-    assert certificate.largest > 1e-3
-    assert certificate.group == culprit
-    with pytest.raises(CertificateError, match=f"would differ.*because of group '{culprit}'"):
-        certified(gated, X)
+    found = compared(gated, X)
+    assert not found.passed
+    assert found.largest > 1e-3
+    assert found.group == culprit
+    with pytest.raises(CertificateError, match=f"would differ.*because of group '{culprit}'") as no:
+        gated.compact(example_inputs=X)
+    assert no.value.certificate == found
+    assert pickle.loads(pickle.dumps(no.value)).certificate == found
 
 
 def test_refused_everything_stays_as_it_was() -> None:
@@ -95,16 +107,16 @@ def test_a_mistake_that_only_another_mask_shows_is_refused() -> None:
     gated = gate(Net(centred))
     gated.phi.data.fill_(9.0)
     gated.threshold = 0.9
-    certificate = certify(gated, X)
-    masks = {j.mask for j in certificate.judged if j.difference > certificate.tolerance}
+    found = compared(gated, X)
+    masks = {j.mask for j in found.comparisons if j.difference > found.tolerance}
     assert masks == {"one unit of each group closed"}
-    assert certificate.group == "hidden"
+    assert found.group == "hidden"
 
 
 def test_a_mistake_in_train_mode_alone_is_refused() -> None:
-    certificate = certify(gate(OnlyInTraining()), X)
-    wrong = {j.mode for j in certificate.judged if j.difference > 1e-10}
-    assert (wrong, certificate.group) == ({"train"}, "hidden")
+    found = compared(gate(OnlyInTraining()), X)
+    wrong = {j.mode for j in found.comparisons if j.difference > 1e-10}
+    assert (wrong, found.group) == ({"train"}, "hidden")
 
 
 class OnlyInTraining(Net):
@@ -120,7 +132,7 @@ class CountsUnits(Net):
 
 def test_a_small_network_that_does_not_run_is_refused_with_the_reason() -> None:
     with pytest.raises(CertificateError, match=r"'hidden'.*does not run: RuntimeError: shape"):
-        certified(gate(CountsUnits()), X)
+        gate(CountsUnits()).compact(example_inputs=X)
 
 
 class UsesTheWeight(Net):
@@ -130,9 +142,9 @@ class UsesTheWeight(Net):
 
 
 def test_a_weight_read_unseen_is_refused() -> None:
-    certificate = certify(gate(UsesTheWeight()), X)
-    assert not certificate.passed
-    assert certificate.group == "hidden"
+    found = compared(gate(UsesTheWeight()), X)
+    assert not found.passed
+    assert found.group == "hidden"
 
 
 # Train mode
@@ -157,18 +169,18 @@ class Drops(Net):
 
 
 def test_dropout_is_off_in_train_mode() -> None:
-    certificate = certify(gate(Drops()), X)
-    assert certificate.passed
-    assert certificate.notes == ()
-    assert {j.mode for j in certificate.judged} == {"eval", "train"}
+    found = compared(gate(Drops()), X)
+    assert found.passed
+    assert found.notes == ()
+    assert {j.mode for j in found.comparisons} == {"eval", "train"}
 
 
 def test_attention_drops_nothing_either() -> None:
     layer = nn.TransformerEncoderLayer(8, 2, 12, dropout=0.3, batch_first=True)
     gated = l0arm.sparsify(layer, example_inputs=torch.randn(2, 5, 8), method="l0-arm", lam=0.0)
     gated.phi.data = torch.where(torch.arange(gated.layout.gates) % 2 > 0, 9.0, -9.0)
-    certificate = certify(gated)
-    assert (certificate.passed, certificate.notes) == (True, ())
+    found = compared(gated)
+    assert (found.passed, found.notes) == (True, ())
 
 
 class Noisy(Net):
@@ -179,10 +191,10 @@ class Noisy(Net):
 
 
 def test_random_train_mode_is_not_compared_and_said_so() -> None:
-    certificate = certify(gate(Noisy()), X)
-    assert certificate.passed
-    assert {j.mode for j in certificate.judged} == {"eval"}
-    assert certificate.notes == ("train mode not compared: random even without dropout",)
+    found = compared(gate(Noisy()), X)
+    assert found.passed
+    assert {j.mode for j in found.comparisons} == {"eval"}
+    assert found.notes == ("train mode not compared: random even without dropout",)
 
 
 def normed() -> Gated:
@@ -194,9 +206,9 @@ def normed() -> Gated:
 def test_batch_norm_is_compared_in_both_modes_and_keeps_its_statistics() -> None:
     gated = normed()
     before = copy.deepcopy(gated.state_dict())
-    certificate = certify(gated, X)
-    assert certificate.passed
-    assert {j.mode for j in certificate.judged} == {"eval", "train"}
+    found = compared(gated, X)
+    assert found.passed
+    assert {j.mode for j in found.comparisons} == {"eval", "train"}
     assert_close(gated.state_dict(), before, rtol=0, atol=0)
 
 
@@ -215,14 +227,14 @@ class Remembers(Net):
 
 def test_every_pass_sees_the_buffers_as_they_are() -> None:
     gated = gate(Remembers())
-    assert certify(gated, X).passed
+    assert compared(gated, X).passed
     assert float(gated.model.calls) == 0
 
 
 def test_train_mode_that_does_not_run_is_said_so() -> None:
-    certificate = certify(normed(), X[:1])
-    assert {j.mode for j in certificate.judged} == {"eval"}
-    (note,) = certificate.notes
+    found = compared(normed(), X[:1])
+    assert {j.mode for j in found.comparisons} == {"eval"}
+    (note,) = found.notes
     assert note.startswith("train mode not compared: ValueError: Expected more than 1 value")
 
 
@@ -234,9 +246,9 @@ def in_float32(x: Tensor) -> Tensor:
 
 
 def test_a_forward_that_casts_down_is_judged_in_float32() -> None:
-    certificate = certify(gate(Net(in_float32)), X)
-    assert (certificate.dtype, certificate.tolerance) == (torch.float32, 1e-5)
-    assert certificate.passed
+    found = compared(gate(Net(in_float32)), X)
+    assert (found.dtype, found.tolerance) == (torch.float32, 1e-5)
+    assert found.passed
 
 
 class OnlyFloat32(Net):
@@ -247,29 +259,75 @@ class OnlyFloat32(Net):
 
 @pytest.mark.parametrize("culprit", [False, True])
 def test_a_model_that_cannot_be_cast_is_judged_in_float32(culprit: bool) -> None:
-    certificate = certify(gate(OnlyFloat32(centred if culprit else torch.tanh)), X)
-    assert certificate.dtype == torch.float32
-    assert certificate.passed != culprit
+    found = compared(gate(OnlyFloat32(centred if culprit else torch.tanh)), X)
+    assert found.dtype == torch.float32
+    assert found.passed != culprit
     if not culprit:
-        assert certificate.largest > 0  # rounding
+        assert found.largest > 0  # rounding
 
 
 def test_float16_weights_are_judged_in_float64() -> None:
     gated = gate(Net().half())
-    small, certificate = certified(gated, X.half())
-    assert (certificate.passed, certificate.dtype) == (True, torch.float64)
+    small = gated.compact(example_inputs=X.half())
+    found = certificate(small)
+    assert (found.passed, found.dtype) == (True, torch.float64)
     assert {p.dtype for p in small.parameters()} == {torch.float16}
 
 
 # The verbs
 
 
-def test_the_model_comes_with_its_certificate() -> None:
+def test_the_network_carries_its_certificate() -> None:
     gated = gate(Net())
-    small, certificate = certified(gated, X)
-    assert certificate == certify(gated, X)
+    small = gated.compact(example_inputs=X)
+    assert certificate(small) == compared(gated, X)
     assert_close(small.eval()(X), gated.eval()(X))
     assert small.a.out_features == 4
+
+
+def test_the_certificate_survives_copies_and_casts_and_is_not_in_the_state() -> None:
+    gated = gate(Net())
+    small = gated.compact(example_inputs=X)
+    found = certificate(small)
+    assert found.passed
+    assert certificate(copy.deepcopy(small)) == found
+    assert certificate(small.to(torch.float64)) == found
+    assert small.state_dict().keys() == gated.model.state_dict().keys()
+
+
+@pytest.mark.parametrize("options", [{}, {"example_inputs": X, "certify": False}])
+def test_a_network_that_was_not_compared_has_no_certificate(options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"this Net has no certificate; .*example_inputs=\(x,\)"):
+        certificate(gate(Net()).compact(**options))
+    with pytest.raises(ValueError, match="this Linear has no certificate"):
+        certificate(nn.Linear(2, 2))
+
+
+def test_a_second_compaction_does_not_keep_the_certificate_of_the_first() -> None:
+    small = gate(Net()).compact(example_inputs=X)
+    groups = (Group("hidden", 4, HIDDEN.reads, HIDDEN.makes),)
+    gated = l0arm.sparsify(small, groups, "l0-arm", lam=0.0)
+    for other in (gated.compact(), l0arm.expand(gated.compact(), gated)):
+        with pytest.raises(ValueError, match="no certificate"):
+            certificate(other)
+
+
+def test_a_record_comes_back_as_the_same_certificate_or_not_at_all() -> None:
+    found = compared(gate(Net()), X)
+    record = json.loads(json.dumps(found.as_record()))
+    assert Certificate.from_record(record) == found
+    changes = [
+        {"tolerance": 1e-3},
+        {"judged": []},
+        {"judged": [{"mode": "eval", "mask": "z-bar"}]},
+        {"inputs": "4"},
+        {"dtype": "float16"},
+        {"notes": [1]},
+        {"more": 1},
+    ]
+    assert [Certificate.from_record({**record, **change}) for change in changes] == [None] * 7
+    failed = compared(gate(Net(centred)), X)
+    assert Certificate.from_record(failed.as_record()) is None
 
 
 def test_sparsify_keeps_the_example_and_compact_uses_it() -> None:
@@ -291,22 +349,22 @@ def test_the_kept_example_is_a_copy() -> None:
     assert "example" not in " ".join(gated.state_dict())
 
 
-def test_without_any_input_a_certificate_is_refused() -> None:
+def test_outputs_need_inputs_to_compare_on() -> None:
     with pytest.raises(ValueError, match=r"needs inputs to compare on: pass example_inputs=\(x,\)"):
-        certified(gate(Net()))
+        gate(Net()).compact(outputs=["logits"])
 
 
-def test_inputs_that_do_not_fit_are_told_in_one_line() -> None:
+def test_inputs_that_do_not_fit_are_refused_in_one_line() -> None:
     with pytest.raises(ValueError, match="does not run on the example inputs: RuntimeError: mat1"):
-        certify(gate(Net()), torch.rand(2, 9))
+        compared(gate(Net()), torch.rand(2, 9))
 
 
 def test_an_output_without_a_number_is_refused() -> None:
     gated = gate(Net())
     with pytest.raises(ValueError, match="holds no finite number to compare"):
-        certify(gated, torch.full((2, 4), torch.nan))
+        compared(gated, torch.full((2, 4), torch.nan))
     with pytest.raises(ValueError, match="names in outputs"):
-        certify(gated, X, outputs=["logits"])
+        compared(gated, X, outputs=["logits"])
 
 
 class TwoOutputs(Net):
@@ -317,16 +375,19 @@ class TwoOutputs(Net):
 
 def test_outputs_that_do_not_count_may_lose_units() -> None:
     gated = gate(TwoOutputs())
-    assert certify(gated, X).group == "second"
-    assert certify(gated, X, outputs=["logits"]).passed
+    assert compared(gated, X).group == "second"
+    assert compared(gated, X, outputs=["logits"]).passed
+    gated = gate(TwoOutputs(), example_inputs=X)
+    assert compared(gated).group == "second"
+    assert compared(gated, outputs=["logits"]).passed
 
 
 def test_the_groups_together_can_be_at_fault() -> None:
     """Only when both have closed units does the product of widths change."""
     gated = gate(Together())
-    certificate = certify(gated, X)
-    assert (certificate.passed, certificate.group) == (False, "")
-    assert "because of several groups together" in str(certificate)
+    found = compared(gated, X)
+    assert (found.passed, found.group) == (False, "")
+    assert "because of several groups together" in str(found)
 
 
 class Together(Net):
@@ -364,26 +425,26 @@ def test_a_saturated_example_hides_no_mistake() -> None:
     torch.manual_seed(0)
     makes = (Slice("stem.weight", 0, block=6), Slice("stem.bias", 0, block=6))
     heads = Group("heads", 2, reads=(Slice("out.weight", 1, block=6),), makes=makes)
-    certificate = certify(gate(ChannelAttention(), [heads]), torch.randn(2, 3, 16, 16))
-    assert (certificate.passed, certificate.group) == (False, "heads")
+    found = compared(gate(ChannelAttention(), [heads]), torch.randn(2, 3, 16, 16))
+    assert (found.passed, found.group) == (False, "heads")
 
 
 def test_a_group_that_no_output_shows_is_named() -> None:
     """Equal outputs say nothing of units whose readers are zero."""
     gated = gate(Net())
     nn.init.zeros_(gated.model.c.weight)
-    certificate = certify(gated, X)
-    assert certificate.passed
-    (note,) = certificate.notes
+    found = compared(gated, X)
+    assert found.passed
+    (note,) = found.notes
     assert note.startswith("nothing shown for 'hidden', 'second': closing units there moves no")
-    assert note in str(certificate)
-    assert note in certificate.as_record()["notes"]
+    assert note in str(found)
+    assert note in found.as_record()["notes"]
 
 
 def test_only_what_is_hidden_is_named() -> None:
     gated = gate(Net())
     nn.init.zeros_(gated.model.b.weight)
-    assert certify(gated, X).notes == (
+    assert compared(gated, X).notes == (
         "nothing shown for 'hidden': closing units there moves no output visibly on these inputs",
     )
 
@@ -396,5 +457,5 @@ class KeepsWhatItComputed(Net):
 
 def test_the_search_for_evidence_leaves_no_graph_behind() -> None:
     gated = gate(KeepsWhatItComputed())
-    assert certify(gated, X).passed
-    assert certify(gated, X).passed
+    assert compared(gated, X).passed
+    assert compared(gated, X).passed

@@ -1,4 +1,4 @@
-"""How far outputs are apart, wherever their tensors are."""
+"""The difference of outputs, wherever their tensors are."""
 
 import math
 from dataclasses import dataclass
@@ -9,7 +9,13 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from l0arm.equality.difference import chosen, difference, holds_numbers, tensors_in
+from l0arm.equality.difference import (
+    has_comparable_entries,
+    output_difference,
+    relative_difference,
+    selected_outputs,
+    tensors_in,
+)
 
 
 @dataclass
@@ -28,17 +34,17 @@ def test_tensors_are_found_in_dicts_sequences_and_dataclasses() -> None:
     assert [name for name, _ in tensors_in(torch.ones(1))] == ["0"]
 
 
-def test_chosen_outputs_go_by_their_outermost_name() -> None:
+def test_outputs_are_selected_by_their_outermost_name() -> None:
     output = Output(torch.ones(1), [torch.ones(2), torch.ones(3)])
-    assert list(chosen(output, ["states"])) == ["states.0", "states.1"]
-    assert list(chosen(output, [])) == ["logits", "states.0", "states.1"]
+    assert list(selected_outputs(output, ["states"])) == ["states.0", "states.1"]
+    assert list(selected_outputs(output, [])) == ["logits", "states.0", "states.1"]
 
 
 Y = torch.tensor([2.0, -4.0])
 
 
 @pytest.mark.parametrize(
-    ("got", "y", "apart"),
+    ("got", "y", "expected"),
     [
         (Y, Y, 0.0),
         (Y + torch.tensor([1.0, 0.0]), Y, 0.25),  # of max|y|, not of each entry
@@ -53,14 +59,14 @@ Y = torch.tensor([2.0, -4.0])
     ],
 )
 def test_the_difference_is_relative_to_the_largest_entry(
-    got: Tensor, y: Tensor, apart: float
+    got: Tensor, y: Tensor, expected: float
 ) -> None:
-    assert difference({"0": got}, {"0": y}) == pytest.approx(apart)
+    assert output_difference({"0": got}, {"0": y}) == pytest.approx(expected)
 
 
-def test_other_names_are_infinitely_far() -> None:
-    assert difference({"a": Y}, {"b": Y}) == math.inf
-    assert difference({"a": Y}, {"a": Y, "b": Y}) == math.inf
+def test_outputs_with_other_names_differ_infinitely() -> None:
+    assert output_difference({"a": Y}, {"b": Y}) == math.inf
+    assert output_difference({"a": Y}, {"a": Y, "b": Y}) == math.inf
 
 
 @pytest.mark.parametrize(
@@ -74,8 +80,8 @@ def test_other_names_are_infinitely_far() -> None:
         (torch.zeros(0, 4), False),
     ],
 )
-def test_only_numbers_that_measure_count(y: Tensor, holds: bool) -> None:
-    assert holds_numbers({"y": y}) == holds
+def test_whole_numbers_and_non_finite_ones_are_not_worth_comparing(y: Tensor, holds: bool) -> None:
+    assert has_comparable_entries({"y": y}) == holds
 
 
 class Registered:
@@ -85,7 +91,7 @@ class Registered:
         self.first, self.second = first, second
 
 
-def test_what_torch_was_told_of_is_looked_into() -> None:
+def test_tensors_are_found_in_registered_classes() -> None:
     pytree.register_pytree_node(
         Registered,
         lambda r: ([r.first, r.second], None),
@@ -97,3 +103,26 @@ def test_what_torch_was_told_of_is_looked_into() -> None:
     )
     output = Registered(torch.ones(1), [torch.ones(2)])
     assert [(n, len(t)) for n, t in tensors_in(output)] == [("first", 1), ("second.0", 2)]
+
+
+@pytest.mark.parametrize(
+    ("fills", "hidden"),
+    [
+        ([-1e9, -1e9, 1e9, 1e9], True),
+        ([-1e9, -1e9, torch.finfo(torch.float32).min], True),
+        ([-1e5], True),
+        ([3.0], False),
+        ([300.0], False),  # one large number may be an output like the others
+        ([600.0, 600.0], True),
+    ],
+)
+def test_fill_values_are_compared_among_themselves(fills: list[float], hidden: bool):
+    y = torch.tensor([0.5, 0.1, *fills])
+    got = torch.tensor([0.1, 0.1, *fills])
+    scale = 0.5 if hidden else max(abs(fill) for fill in fills)
+    assert relative_difference(got, y) == pytest.approx(0.4 / scale)
+
+
+def test_zeros_beside_equal_numbers_give_no_scale():
+    y = torch.tensor([2.5, 2.5, 0.0, 0.0])
+    assert relative_difference(y + torch.tensor([0.0, 0.0, 1e-7, 0.0]), y) == pytest.approx(4e-8)

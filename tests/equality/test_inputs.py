@@ -1,4 +1,4 @@
-"""Inputs like an example: same shapes and types, values of the same kind, masks kept."""
+"""Inputs like an example have its shapes and types; masks close the units they should."""
 
 from typing import Any
 
@@ -6,8 +6,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from l0arm import Group, Slice
 from l0arm.equality.example import Example
-from l0arm.equality.inputs import inputs_like
+from l0arm.equality.inputs import KINDS, inputs_like, mask_with_closed
+from l0arm.gating.layout import Layout, resolve
 
 
 class Model(nn.Module):
@@ -37,7 +39,7 @@ def test_floats_have_the_mean_and_spread_of_the_example() -> None:
     assert not torch.equal(others[0].args[0], others[1].args[0])
 
 
-def test_a_constant_input_comes_to_life() -> None:
+def test_a_constant_input_gets_noise() -> None:
     _, other, *_ = like(torch.zeros(4, 5))
     assert float(other.args[0].std()) > 0.5
 
@@ -89,3 +91,31 @@ def test_masks_are_found_in_nested_arguments() -> None:
     assert others[1].kwargs["extra"][1] == 7
     assert not torch.equal(others[1].kwargs["extra"][0], others[0].kwargs["extra"][0])
     assert others[-2].args[0]["mask"].tolist() == [[1, 1, 1, 0]]
+
+
+# Masks over gates
+
+
+def two_layers(units: int) -> Layout:
+    """Hidden units, and as many others that a second group gates."""
+    model = nn.Sequential(nn.Linear(2, units), nn.Linear(units, units), nn.Linear(units, 1))
+    first = Group("a", units, reads=(Slice("1.weight", 1),), makes=(Slice("0.weight", 0),))
+    second = Group("b", units, reads=(Slice("2.weight", 1),), makes=(Slice("1.weight", 0),))
+    return resolve(model, [first, second])
+
+
+@pytest.mark.parametrize("units", [1, 2, 5])
+def test_masks_close_one_unit_half_or_all_but_one(units: int) -> None:
+    layout = two_layers(units)
+    masks = [mask_with_closed(layout, closed, torch.device("cpu")) for closed in KINDS]
+    open_units = [[int(z[layout.span(n)].sum()) for n in (0, 1)] for z in masks]
+    assert open_units == [[n, n] for n in (units - 1, units - units // 2, 1)]
+
+
+def test_the_mask_of_a_group_does_not_depend_on_the_others() -> None:
+    layout = two_layers(9)
+    both = mask_with_closed(layout, "half", torch.device("cpu"))
+    alone = mask_with_closed(layout, "half", torch.device("cpu"), group=1)
+    assert torch.equal(alone[9:], both[9:])
+    assert bool(alone[:9].all())
+    assert not torch.equal(both[:9], both[9:])

@@ -1,4 +1,4 @@
-"""The silently wrong: dropping that raises nothing and is not zeroing. Values catch each."""
+"""Trials find groups whose units cannot be dropped, also where dropping raises nothing."""
 
 import copy
 from collections.abc import Callable
@@ -13,8 +13,8 @@ from tests.helpers.planned_networks import planned_network
 from torch import Tensor, nn
 
 from l0arm import Group, Patch, Slice
-from l0arm.equality.trial import BLIND, COUNTS, MIXES, Trial
-from l0arm.gating.layout import resolve
+from l0arm.equality.example import Example
+from l0arm.equality.trial import BLIND, COUNTS, MIXES, Trial, perturb_weights, vary_constants
 from l0arm.planning import plan
 from l0arm.planning.execution import UNSEEN, Candidates, choose_execution
 
@@ -149,23 +149,13 @@ class Centred(nn.Module):
 
 @pytest.mark.parametrize("x", [torch.rand(3, 4), torch.zeros(3, 4)], ids=["values", "zeros"])
 def test_zeros_of_a_fresh_network_hide_nothing(x: Tensor) -> None:
-    """The last layer starts at zero: unshaken, any group would pass."""
+    """The last layer starts at zero: with these weights any group would pass."""
     makes = (Slice("a.weight", 0), Slice("a.bias", 0))
     wrong = Group("g", 8, reads=(Slice("b.weight", 1),), makes=makes)
     assert not Trial(Centred(), (x,), {}, ()).agrees([wrong])
 
 
-@pytest.mark.parametrize("units", [2, 5])
-def test_one_mask_closes_a_single_unit(units: int) -> None:
-    model = nn.Sequential(nn.Linear(2, units), nn.Linear(units, 1))
-    group = Group("g", units, reads=(Slice("1.weight", 1),), makes=(Slice("0.weight", 0),))
-    trial = Trial(model, (torch.rand(1, 2),), {}, ())
-    layout = resolve(model, [group])
-    counts = [int(z.sum()) for z in trial._masks(layout)]
-    assert counts == [units - 1, units - units // 2, 1]
-
-
-# Evidence: what cannot be seen, or is not tried, proves nothing
+# Evidence: an effect that no output shows proves nothing
 
 
 @pytest.mark.parametrize("size", [8, 16, 24])
@@ -302,9 +292,30 @@ class Overflows(Pair):
         return super().forward(x) * torch.exp(1e5 * (self.b.bias - 1.0).abs().sum())
 
 
-def test_weights_whose_shaking_overflows_stay() -> None:
+def test_weights_stay_where_perturbed_ones_overflow() -> None:
     model = Overflows(lambda _, h: h)
     nn.init.ones_(model.b.bias)
     trial = Trial(model, (torch.randn(3, 4),), {}, ())
     assert not trial.blind
     assert model.b.bias.tolist() == [1.0, 1.0]
+
+
+# Perturbation: zeros and ones of a fresh network or input would hide differences
+
+
+def test_an_input_of_zeros_gets_noise() -> None:
+    example = Example((torch.zeros(3, 4), torch.ones(2, dtype=torch.long), torch.rand(2)))
+    made = vary_constants(example, torch.Generator().manual_seed(0))
+    assert float(made.args[0].std()) > 0.5
+    assert made.args[1].tolist() == [1, 1]
+    assert torch.equal(made.args[2], example.args[2])
+
+
+def test_perturbation_moves_everything_but_keeps_variances_positive() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4))
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    perturb_weights(model, torch.Generator().manual_seed(0))
+    after = model.state_dict()
+    moved = [key for key in before if not torch.equal(before[key], after[key])]
+    assert moved == [key for key in before if key != "1.num_batches_tracked"]
+    assert bool((after["1.running_var"] > 0).all())

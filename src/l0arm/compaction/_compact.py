@@ -1,24 +1,69 @@
-"""Compaction: the transform of ``gating/slicing.py`` with z-bar (Eq. 14), made permanent."""
+"""Compaction: the cut of training with z-bar (Eq. 14), made permanent and certified."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import nn
 
 from l0arm.compaction.optimizer import Transfer
-from l0arm.equality.certificate import Certificate, certify, passed
+from l0arm.equality.certificate import Certificate
+from l0arm.equality.certificate import certify as certified_by
+from l0arm.equality.example import Example
 from l0arm.gating import Gated
-from l0arm.gating.cutting import cut_copy, final_draw, select_inputs
+from l0arm.gating.cutting import cut_copy, permanent_draw, select_inputs
+
+ATTRIBUTE = "_l0arm_provenance"  # of a small network: where it comes from
 
 
-class Certified(NamedTuple):
-    """A small network and what shows that it computes the same."""
+@dataclass(frozen=True)
+class Provenance:
+    """Where a small network comes from. It is no part of the state dict."""
 
-    model: nn.Module
-    certificate: Certificate
+    certificate: Certificate | None = None  # None: it was not compared
+
+
+def set_provenance(model: nn.Module, provenance: Provenance | None) -> nn.Module:
+    """Store where a network comes from on the network itself; None removes what a copy carries."""
+    if provenance is None:
+        vars(model).pop(ATTRIBUTE, None)
+    else:
+        vars(model)[ATTRIBUTE] = provenance
+    return model
+
+
+def certificate(small: nn.Module) -> Certificate:
+    """The certificate with which a network was compacted.
+
+    The certificate belongs to the moment of compaction: it does not follow what later training
+    does to the weights. It survives ``copy.deepcopy`` and ``.to()``.
+
+    Args:
+        small: A network that ``compact`` or ``load`` returned.
+
+    Returns:
+        The comparison of the small network with the gated one.
+
+    Raises:
+        ValueError: The network has no certificate.
+
+    Example:
+        >>> import l0arm
+        >>> gated = l0arm.sparsify(l0arm.models.MLP((6, 5, 3)), lam=0.0)
+        >>> small = l0arm.compact(gated, example_inputs=torch.rand(4, 6))
+        >>> certificate(small).passed
+        True
+    """
+    provenance = vars(small).get(ATTRIBUTE)
+    if not isinstance(provenance, Provenance) or provenance.certificate is None:
+        raise ValueError(
+            f"this {type(small).__name__} has no certificate; to get one, compact with inputs to "
+            "compare on: pass example_inputs=(x,) to compact or to sparsify, and leave certify on"
+        )
+    return provenance.certificate
 
 
 def compact(
@@ -28,61 +73,72 @@ def compact(
     round_to: int | None = None,
     example_inputs: Sequence[Any] | Any = None,
     example_kwargs: Mapping[str, Any] | None = None,
+    outputs: Sequence[str | int] | None = None,
     certify: bool = True,
 ) -> nn.Module:
-    """A plain, smaller ``nn.Module`` that computes what ``gated.eval()`` computes.
+    """Return a plain, smaller ``nn.Module`` that computes what ``gated.eval()`` computes.
 
-    z-bar is folded into the weights that read a unit; structure that no longer reaches the
-    output is followed both ways. With ``optimizer``, it afterwards holds the small network's
-    parameters with its state cut to match, and no longer holds phi: its group goes, or stays
-    empty where a learning rate scheduler counts groups. ``round_to=8`` leaves widths
-    that are multiples of 8, by re-opening the most probable gates.
+    z-bar is folded into the weights that read a unit. Units that no longer reach the output, or
+    are no longer reached, are removed as well. ``gated`` is left as it is.
 
-    Where example inputs are known, given here or to ``sparsify``, both networks are compared first
-    (see ``certified``, which also returns the comparison) unless ``certify`` is False; if they
-    differ, CertificateError names the group and everything stays as it was.
+    Where example inputs are known, given here or to ``sparsify``, both networks are compared
+    first, in float64 where the model runs so. ``l0arm.certificate`` returns this comparison.
+
+    Args:
+        gated: The gated model.
+        optimizer: The optimizer that trains ``gated``. Afterwards it holds the parameters of the
+            small network, with its state cut to match. phi is no longer in it. The group of phi
+            is removed, or stays empty where a learning rate scheduler counts groups.
+        round_to: Leave widths that are multiples of this, by re-opening the most probable gates.
+        example_inputs: Inputs to compare on: a tensor, or a sequence of arguments.
+        example_kwargs: Keyword arguments to compare on.
+        outputs: The outputs to compare, by key or number. If left out, those of the plan, or all.
+        certify: Whether to compare the networks where example inputs are known.
+
+    Returns:
+        The small network, in the modes of the gated one.
+
+    Raises:
+        CertificateError: The networks differ. The message names the group, and everything is left
+            as it was.
+        ValueError: ``outputs`` is given, but there are no inputs to compare on.
+
+    Example:
+        >>> import l0arm
+        >>> gated = l0arm.sparsify(l0arm.models.MLP((6, 5, 3)), lam=0.0)
+        >>> gated.phi.data[:] = 9.0
+        >>> gated.phi.data[6:8] = -9.0  # two of the five hidden units
+        >>> small = compact(gated, example_inputs=torch.rand(4, 6))
+        >>> [tuple(p.shape) for p in small.parameters()]
+        [(3, 6), (3,), (3, 3), (3,)]
     """
-    given = example_inputs is not None or example_kwargs is not None
-    if certify and (given or gated.example is not None):
-        return certified(
-            gated, example_inputs, example_kwargs, optimizer=optimizer, round_to=round_to
-        ).model
-    return _compacted(gated, optimizer, round_to)
-
-
-def certified(
-    gated: Gated,
-    example_inputs: Sequence[Any] | Any = None,
-    example_kwargs: Mapping[str, Any] | None = None,
-    *,
-    outputs: Sequence[str | int] | None = None,
-    optimizer: torch.optim.Optimizer | None = None,
-    round_to: int | None = None,
-) -> Certified:
-    """The small network with its certificate, or CertificateError and everything as it was.
-
-    ``outputs`` names those that count, by key or number; left out, those of the plan, else all.
-
-    >>> import l0arm
-    >>> gated = l0arm.sparsify(l0arm.models.MLP((6, 5, 3)), lam=0.0)
-    >>> small, certificate = certified(gated, torch.rand(4, 6))
-    >>> certificate.passed, certificate.dtype
-    (True, torch.float64)
-    """
-    outputs = gated.outputs if outputs is None else outputs
-    certificate = passed(
-        certify(gated, example_inputs, example_kwargs, outputs=outputs, round_to=round_to)
-    )
-    return Certified(_compacted(gated, optimizer, round_to), certificate)
-
-
-def _compacted(
-    gated: Gated, optimizer: torch.optim.Optimizer | None, round_to: int | None
-) -> nn.Module:
-    draw = final_draw(gated, round_to)
+    example = None
+    if certify:
+        example = example_of(gated, example_inputs, example_kwargs, outputs)
+        if example is None and outputs is not None:
+            raise ValueError(
+                "a certificate needs inputs to compare on: pass example_inputs=(x,), here or to "
+                "sparsify"
+            )
+    z_bar = gated.deterministic(round_to)
+    evidence = None if example is None else certified_by(gated, z_bar, example)
+    draw = permanent_draw(gated, z_bar)
     gated.warn_of_empty(draw)
     transfer = None if optimizer is None else Transfer(optimizer, gated, draw)
     small = cut_copy(gated, draw)
     if transfer is not None:
         transfer(small, None)
-    return select_inputs(small, gated.layout, draw)
+    return set_provenance(select_inputs(small, gated.layout, draw), Provenance(evidence))
+
+
+def example_of(
+    gated: Gated,
+    inputs: Sequence[Any] | Any = None,
+    kwargs: Mapping[str, Any] | None = None,
+    outputs: Sequence[str | int] | None = None,
+) -> Example | None:
+    """The example to compare on: what is given here, else what ``sparsify`` was given."""
+    given = Example.of(inputs, kwargs, gated.outputs if outputs is None else outputs)
+    if given is None and gated.example is not None and outputs is not None:
+        return replace(gated.example, outputs=tuple(str(name) for name in outputs))
+    return given or gated.example

@@ -1,29 +1,42 @@
-"""The way back: a small network's weights in the dense shape."""
+"""The way back from compaction: the weights of a small network in the dense shape."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
 
+from l0arm.compaction._compact import set_provenance
 from l0arm.gating import Gated
-from l0arm.gating.cutting import final_draw, plain_copy
+from l0arm.gating.cutting import permanent_draw, plain_copy
 from l0arm.gating.draw import Draw
 from l0arm.gating.layout import Layout, TensorCut, named_tensors
 
 
 def expand(small: nn.Module, gated: Gated, *, round_to: int | None = None) -> nn.Module:
-    """A dense network that computes what ``small`` computes, trained further or not.
+    """Return a dense network that computes what a small one computes.
 
-    ``gated`` is the network that ``small`` was compacted from, with the phi of that moment (and the
-    same ``round_to``). What was cut is zero; z-bar stays folded into the weights that read a unit;
-    rows of buffers that were cut are those of ``gated``. Both arguments are left as they are.
+    This is the way back from ``compact``, also after further training of the small network.
+    Weights that were cut are zero, and z-bar stays folded into the weights that read a unit. Rows
+    of buffers that were cut are those of ``gated``. Both arguments are left as they are.
 
-    >>> import l0arm
-    >>> gated = l0arm.sparsify(l0arm.models.MLP((6, 5, 3)), lam=0.0)
-    >>> [tuple(p.shape) for p in expand(gated.compact(), gated).parameters()]
-    [(5, 6), (5,), (3, 5), (3,)]
+    Args:
+        small: The small network.
+        gated: The gated model that ``small`` was compacted from, with phi unchanged since.
+        round_to: The same as in ``compact``.
+
+    Returns:
+        The dense network, in the modes of the small one.
+
+    Raises:
+        ValueError: A tensor of ``small`` does not have the shape that the gates leave.
+
+    Example:
+        >>> import l0arm
+        >>> gated = l0arm.sparsify(l0arm.models.MLP((6, 5, 3)), lam=0.0)
+        >>> [tuple(p.shape) for p in expand(gated.compact(), gated).parameters()]
+        [(5, 6), (5,), (3, 5), (3,)]
     """
-    draw = final_draw(gated, round_to)
+    draw = permanent_draw(gated, gated.deterministic(round_to))
     dense = plain_copy(gated, share_hooks=True)
     names = _Names(gated.layout, draw)
     there, cuts = named_tensors(small), gated.layout.tensors
@@ -37,17 +50,17 @@ def expand(small: nn.Module, gated: Gated, *, round_to: int | None = None) -> nn
             for key, old in home.items():
                 if old is not None:
                     home[key] = new[id(old)]
-    return dense
+    return set_provenance(dense, None)
 
 
 class _Names:
-    """Names of the dense network in the small one, where an InputSelection may be around them."""
+    """Maps names of the dense network to the small one, where InputSelection wraps modules."""
 
     def __init__(self, layout: Layout, draw: Draw) -> None:
         wrapped = [
             n for n, (_, axis) in layout.selections.items() if draw.kept(axis).local is not None
         ]
-        self._wrapped = sorted(wrapped, key=len, reverse=True)  # the innermost first
+        self._wrapped = sorted(wrapped, key=len, reverse=True)  # innermost first
 
     def __call__(self, name: str) -> str:
         for outer in self._wrapped:
@@ -80,7 +93,7 @@ def _placed(
 
 
 def _grid(kept: list[Tensor | None], shape: torch.Size, device: torch.device) -> tuple[Tensor, ...]:
-    """Positions along every dimension, shaped to broadcast against each other."""
+    """The kept positions of every dimension, shaped to broadcast against each other."""
     full = [torch.arange(shape[d]) if k is None else k for d, k in enumerate(kept)]
     return tuple(
         k.to(device).view([-1 if d == dim else 1 for d in range(len(full))])

@@ -1,4 +1,4 @@
-"""Compaction during training: units closed for good go, the others stay gated and train on."""
+"""Compaction during training: units that are closed for good are removed, the others train on."""
 
 from __future__ import annotations
 
@@ -10,21 +10,39 @@ from torch import Tensor
 from l0arm.compaction.optimizer import Transfer
 from l0arm.gating import Gated, Group, Slice
 from l0arm.gating.cutting import cut_copy
-from l0arm.gating.dead import follow_dead
 from l0arm.gating.draw import Draw
 from l0arm.gating.layout import TensorCut, named_tensors, units_of
+from l0arm.gating.mask import close_dead_units
 
 
 def shrink(
     gated: Gated, *, bound: float = 1e-3, optimizer: torch.optim.Optimizer | None = None
 ) -> Gated:
-    """A smaller Gated without the units whose gates are open with probability below ``bound``.
+    """Return a smaller Gated without the units that are closed almost surely.
 
-    Weights, buffers, phi and the optimizer's state are carried over; what remains computes, under
-    any draw, what it computed before with those gates closed. Every group keeps a unit, and as many
-    as its floor. Inputs that are gathered (``select``) stay gated: nobody can stop sending them.
-    Call it between epochs,
-    ``gated = shrink(gated, optimizer=optimizer)``; the old one is of no use after that.
+    Weights, buffers, phi and the optimizer's state are carried over. Under any draw, the result
+    computes what ``gated`` computed with the removed gates closed. Every group keeps at least one
+    unit, and as many as its floor. Inputs that are gathered (``select``) stay gated, because no
+    producer can stop sending them. Call it between epochs; do not use the old Gated afterwards.
+
+    Args:
+        gated: The gated model.
+        bound: Units that are open with a smaller probability are removed.
+        optimizer: The optimizer that trains ``gated``. Afterwards it trains the result.
+
+    Returns:
+        The smaller gated model, or ``gated`` itself if no unit can be removed.
+
+    Raises:
+        ValueError: ``bound`` is no probability, or the model has a budget or extras that cannot be
+            cut.
+
+    Example:
+        >>> import l0arm
+        >>> gated = l0arm.sparsify(l0arm.models.MLP((6, 5, 3)), lam=0.0)
+        >>> gated.phi.data[6:8] = -9.0
+        >>> [group.units for group in shrink(gated).groups]
+        [6, 3]
     """
     if not 0.0 < bound < 1.0:
         raise ValueError(f"bound is a probability strictly between 0 and 1; got {bound!r}")
@@ -58,20 +76,21 @@ def shrink(
 
 
 def _staying(gated: Gated, bound: float) -> Tensor:
-    """Which gates stay: those above the bound, one per group, and inputs that cannot be dropped."""
+    """The gates to keep: those above the bound, one per group, and inputs nobody can drop."""
     with torch.no_grad():
         probability = gated.gates.open_probability
     keep = probability >= bound
     for number, group in enumerate(gated.groups):
         if group.select is not None or not group.makes:
             keep[gated.layout.span(number)] = True
-    _one_each(gated, keep, probability)
-    keep = follow_dead(gated.layout, keep.to(probability.dtype)) != 0
-    _one_each(gated, keep, probability)
+    _keep_at_least_one(gated, keep, probability)
+    keep = close_dead_units(gated.layout, keep.to(probability.dtype)) != 0
+    _keep_at_least_one(gated, keep, probability)
     return keep
 
 
-def _one_each(gated: Gated, keep: Tensor, probability: Tensor) -> None:
+def _keep_at_least_one(gated: Gated, keep: Tensor, probability: Tensor) -> None:
+    """Keep the most probable units of a group that would fall below one unit, or its floor."""
     for number in range(len(gated.groups)):
         span = gated.layout.span(number)
         least = max(1, gated.groups[number].floor)
@@ -80,7 +99,7 @@ def _one_each(gated: Gated, keep: Tensor, probability: Tensor) -> None:
 
 
 def _shrunk(gated: Gated, number: int, keep: Tensor, draw: Draw) -> Group:
-    """The group with its remaining units, at the positions where they stand after the cut."""
+    """The group with its remaining units, at their positions after the cut."""
     group = gated.groups[number]
     staying = keep[gated.layout.span(number)].nonzero().squeeze(1).tolist()
 

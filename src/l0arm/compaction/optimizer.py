@@ -1,4 +1,4 @@
-"""Carry an optimizer through compaction: its parameters exchanged, its state cut to match."""
+"""Carry an optimizer through compaction: replace its parameters, cut its state to match."""
 
 from __future__ import annotations
 
@@ -14,13 +14,16 @@ from l0arm.gating.slicing import theta
 
 
 class Transfer:
-    """Cuts all state when made, so that a refusal leaves the optimizer alone; then exchanges."""
+    """Cuts the state when it is created, and replaces the parameters when it is called.
+
+    So an optimizer whose state cannot be cut is refused before anything is changed.
+    """
 
     def __init__(self, optimizer: torch.optim.Optimizer, gated: Gated, draw: Draw) -> None:
         _check_kind(optimizer)
         self._optimizer, self._gated = optimizer, gated
         self._names = {id(p): name for name, p in gated.model.named_parameters()}
-        # State is cut like its parameter, but never scaled: averages of gradients are not weights.
+        # State is cut like its parameter but not scaled: averages of gradients are not weights.
         binary = draw.rounded()
         self._state = {
             id(p): {
@@ -36,7 +39,7 @@ class Transfer:
         }
 
     def __call__(self, small: nn.Module, phi: nn.Parameter | None) -> None:
-        """Hand over the small model's parameters, and the phi of the gates it still has, if any."""
+        """Replace the parameters by those of the small model, and phi by the new one, if any."""
         optimizer, parameters = self._optimizer, dict(small.named_parameters())
         new = {id(p): parameters[self._name(p)] for p in _weights(optimizer, self._gated)}
         if phi is not None:
@@ -48,11 +51,8 @@ class Transfer:
             group["params"] = [new[id(group["params"][n])] for n in held]
             if "param_names" in group:
                 group["param_names"] = [group["param_names"][n] for n in held]
-        self._drop_emptied()
-
-    def _drop_emptied(self) -> None:
-        """The group that held phi goes, unless a scheduler has marked it: those count groups."""
-        groups = self._optimizer.param_groups
+        # The group that held phi is removed, unless a scheduler marked it: those count groups.
+        groups = optimizer.param_groups
         groups[:] = [group for group in groups if group["params"] or "initial_lr" in group]
 
     def _name(self, parameter: nn.Parameter) -> str:
@@ -65,14 +65,14 @@ class Transfer:
 
 
 def _weights(optimizer: torch.optim.Optimizer, gated: Gated) -> list[nn.Parameter]:
-    """What the optimizer trains, but for phi and the method's own parameters."""
+    """The parameters of the optimizer, without phi and the method's own."""
     held = [p for group in optimizer.param_groups for p in group["params"]]
     of_gates = {id(gated.phi), *(id(p) for p in gated.extras.parameters())}
     return [p for p in held if id(p) not in of_gates]
 
 
 def _check_kind(optimizer: object) -> None:
-    """Anything that holds parameters and their state, such as a trainer's wrapper, will do."""
+    """Accept anything with parameters and their state, such as a trainer's wrapper."""
     if not (hasattr(optimizer, "param_groups") and hasattr(optimizer, "state")):
         raise TypeError(
             f"optimizer must be a torch.optim.Optimizer, got {type(optimizer).__name__}; pass the "
@@ -81,14 +81,14 @@ def _check_kind(optimizer: object) -> None:
 
 
 def _cut_state(value: Any, parameter: Tensor, spec: TensorCut | None, draw: Draw, key: str) -> Any:
-    """A tensor shaped like the parameter is cut like it; numbers and step counts stay."""
+    """Cut a tensor of the parameter's shape like the parameter; numbers stay as they are."""
     if not _is_shaped(value, parameter, key):
         return value
     return value.clone() if spec is None else theta(value, spec, draw).clone()
 
 
 def _is_shaped(value: Any, parameter: Tensor, key: str) -> bool:
-    """Whether state has an entry for each of the parameter; else it is a number, or refused."""
+    """Whether state has the shape of its parameter. If not, it is a number, or refused."""
     if value is None or isinstance(value, int | float | str):
         return False
     if isinstance(value, Tensor) and value.dim() == 0:

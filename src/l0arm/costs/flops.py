@@ -14,8 +14,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from l0arm.costs.expectation import ExpectedCost, expected_share
-from l0arm.equality.example import Example
-from l0arm.equality.modes import in_eval
+from l0arm.equality.example import Example, in_eval
 from l0arm.gating import Gated
 from l0arm.gating.layout import named_tensors
 
@@ -150,7 +149,7 @@ def flop_cost(gated: Gated, example: Example) -> ExpectedCost:
 
 def _on_its_device(gated: Gated, example: Example) -> Example:
     """The stored example where the model is now: the model may have moved since."""
-    return example.each(lambda tensor: tensor.to(gated.phi.device))
+    return example.map(lambda tensor: tensor.to(gated.phi.device))
 
 
 def _flops_by_module(gated: Gated, call: Example) -> dict[str, float]:

@@ -29,9 +29,9 @@ from l0arm.costs.timing import module_times, wall_clock
 from l0arm.equality.example import Example
 from l0arm.gating import Gated
 from l0arm.gating.cutting import cut, plain_copy, select_inputs
-from l0arm.gating.dead import follow_dead
 from l0arm.gating.draw import Draw
 from l0arm.gating.layout import TensorCut, named_tensors
+from l0arm.gating.mask import close_dead_units
 
 MIXED = 8  # networks between the dense one and the smallest
 TOLERATED = 0.25
@@ -116,10 +116,10 @@ def measured(gated: Gated, example: Example, tensors: dict[str, str]) -> Latency
     dense = plain_copy(gated, share_hooks=False)
     networks, shares = [], []
     for z in _masks(gated):
-        alive = follow_dead(gated.layout, z.to(device))
+        alive = close_dead_units(gated.layout, z.to(device))
         networks.append(_cut_to(dense, gated, alive))
         shares.append(_open_shares(gated, tensors, alive.double()))  # the fit needs exact shares
-    example = example.each(lambda tensor: tensor.to(device))
+    example = example.map(lambda tensor: tensor.to(device))
     times = module_times(networks, tensors, example, wall_clock(device))
     table = fitted(tensors, shares, times)
     if not table.layers:

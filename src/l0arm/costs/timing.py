@@ -16,8 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from l0arm.equality.example import Example
-from l0arm.equality.modes import in_eval
+from l0arm.equality.example import Example, in_eval
 
 Clock = Callable[[], float]  # seconds
 FEWEST = 3  # rounds, however slow the networks are

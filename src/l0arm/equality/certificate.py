@@ -5,28 +5,41 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from l0arm.equality.difference import difference
-from l0arm.equality.evidence import unseen
+from l0arm.equality.difference import output_difference
 from l0arm.equality.example import Example
-from l0arm.equality.inputs import has_floats, inputs_like
-from l0arm.equality.scratch import SEED, TOLERANCE, Mode, Outputs, Scratch, first_line
-from l0arm.gating import Gated
+from l0arm.equality.inputs import SEED, Closed, has_floats, inputs_like, mask_with_closed
+from l0arm.equality.scratch import TOLERANCE, Mode, ScratchModel, first_line, invisible_groups
 from l0arm.gating.cutting import plain_copy
 from l0arm.gating.layout import Layout
+from l0arm.gating.records import checked
 
+if TYPE_CHECKING:
+    from l0arm.gating.gated import Gated
 
-class CertificateError(ValueError):
-    """The small network would not compute what the gated one does; nothing was changed."""
+MASKS: dict[Closed, str] = {
+    "one": "one unit of each group closed",
+    "half": "half of the units closed",
+}
 
 
 @dataclass(frozen=True)
-class Judged:
-    """The largest difference found in one mode under one mask, relative to max|y|."""
+class Comparison:
+    """The largest difference found in one mode under one mask.
+
+    Args:
+        mode: ``eval`` or ``train``.
+        mask: The gates that were compared, in words.
+        difference: The largest difference, relative to max|y|.
+
+    Example:
+        >>> Comparison("eval", "z-bar", 1e-16).difference
+        1e-16
+    """
 
     mode: Mode
     mask: str
@@ -35,28 +48,43 @@ class Judged:
 
 @dataclass(frozen=True)
 class Certificate:
-    """How far the small network is from the gated one, at most.
+    """Evidence that a small network computes what the gated one does.
 
-    Compared are z-bar itself on all inputs, and other masks (one unit of every group closed, half
-    of them) on some; in eval and in train mode, with dropout off. ``notes`` name the groups whose
-    closing no output shows: of them equal outputs say nothing.
+    z-bar itself is compared on all inputs, and other masks (one unit of each group closed, half of
+    the units closed) on some of them, in eval and in train mode, with dropout off.
+
+    Args:
+        comparisons: The largest difference of each mask and mode.
+        dtype: The type that the networks were compared in.
+        inputs: How many inputs were compared: the example, and others like it.
+        group: The first group that makes the networks differ, if they do.
+        notes: What could not be compared, and why. They also name groups whose closing no output
+            shows: equal outputs say nothing about those.
+
+    Example:
+        >>> import l0arm
+        >>> gated = l0arm.sparsify(l0arm.models.MLP((6, 5, 3)), lam=0.0)
+        >>> small = l0arm.compact(gated, example_inputs=torch.rand(4, 6))
+        >>> certificate = l0arm.certificate(small)
+        >>> certificate.passed, certificate.dtype, certificate.largest < 1e-12
+        (True, torch.float64, True)
     """
 
-    judged: tuple[Judged, ...]
-    dtype: torch.dtype  # judged in
-    inputs: int  # the example and others like it
-    group: str = ""  # the first that makes them differ, if they do
-    notes: tuple[str, ...] = ()  # what could not be compared, and why
+    comparisons: tuple[Comparison, ...]
+    dtype: torch.dtype
+    inputs: int
+    group: str = ""
+    notes: tuple[str, ...] = ()
 
     @property
     def tolerance(self) -> float:
-        """What rounding may do, relative to max|y|."""
+        """The largest difference that counts as rounding, relative to max|y|."""
         return TOLERANCE[self.dtype]
 
     @property
     def largest(self) -> float:
         """The largest difference of all."""
-        return max(entry.difference for entry in self.judged)
+        return max(each.difference for each in self.comparisons)
 
     @property
     def passed(self) -> bool:
@@ -64,24 +92,42 @@ class Certificate:
         return self.largest <= self.tolerance
 
     def as_record(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """The certificate as JSON."""
         return {
             "passed": self.passed,
             "largest_difference": self.largest,
             "tolerance": self.tolerance,
             "dtype": str(self.dtype).removeprefix("torch."),
             "inputs": self.inputs,
-            "judged": [asdict(entry) for entry in self.judged],
+            "judged": [asdict(each) for each in self.comparisons],
             "notes": list(self.notes),
         }
 
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> Certificate | None:
+        """The certificate that ``as_record`` wrote; None if any of it would be lost.
+
+        A record does not name the group at fault, so that of a failed comparison is not read.
+        """
+        dtypes = {str(dtype).removeprefix("torch."): dtype for dtype in TOLERANCE}
+        kinds = {"mode": str, "mask": str, "difference": float}
+        try:
+            entries = [checked(entry, "judged", kinds) for entry in record["judged"]]
+            comparisons = tuple(Comparison(**entry) for entry in entries)
+            dtype, notes = dtypes[record["dtype"]], tuple(record["notes"])
+            found = cls(comparisons, dtype, record["inputs"], notes=notes)
+            sound = type(found.inputs) is int and all(isinstance(note, str) for note in notes)
+            return found if sound and found.passed and found.as_record() == record else None
+        except (KeyError, TypeError, ValueError):
+            return None
+
     def __str__(self) -> str:
-        worst = max(self.judged, key=lambda entry: entry.difference)
-        modes = " and ".join(dict.fromkeys(entry.mode for entry in self.judged))
-        masks = len({entry.mask for entry in self.judged})
+        worst = max(self.comparisons, key=lambda each: each.difference)
+        modes = " and ".join(dict.fromkeys(each.mode for each in self.comparisons))
+        masks = len({each.mask for each in self.comparisons})
         at = f"{worst.difference:.1e} of max|y| at most ({worst.mode} mode, {worst.mask})"
-        told = "; ".join([f"judged in {self.dtype}, tolerance {self.tolerance:.0e}", *self.notes])
-        how = f"{modes} mode, {masks} masks, {self.inputs} inputs, {told}"
+        notes = "; ".join([f"judged in {self.dtype}, tolerance {self.tolerance:.0e}", *self.notes])
+        how = f"{modes} mode, {masks} masks, {self.inputs} inputs, {notes}"
         if self.passed:
             return f"the small network equals the gated one: {at}; {how}"
         where = f"group '{self.group}'" if self.group else "several groups together"
@@ -92,146 +138,139 @@ class Certificate:
         )
 
 
-def certify(
-    gated: Gated,
-    example_inputs: Sequence[Any] | Any = None,
-    example_kwargs: Mapping[str, Any] | None = None,
-    *,
-    outputs: Sequence[str | int] | None = None,
-    round_to: int | None = None,
-) -> Certificate:
-    """Compare what compaction would make of ``gated`` with it, on copies; nothing is changed.
+class CertificateError(ValueError):
+    """The small network would not compute what the gated one does; nothing was changed.
 
-    Without arguments, on the example that ``sparsify`` was given. ``outputs`` names those (by key
-    or number) that count; those of the plan if left out.
+    Args:
+        certificate: The comparison that failed, kept as the attribute ``certificate``.
+
+    Example:
+        >>> failed = Certificate((Comparison("eval", "z-bar", 0.5),), torch.float64, 1, "fc1")
+        >>> CertificateError(failed).certificate.group
+        'fc1'
     """
-    example = (
-        Example.of(example_inputs, example_kwargs, gated.outputs if outputs is None else outputs)
-        or gated.example
-    )
-    if example is None:
+
+    def __init__(self, certificate: Certificate) -> None:
+        super().__init__(str(certificate))
+        self.certificate = certificate
+
+
+def certify(
+    gated: Gated, z_bar: Tensor, example: Example, *, reference: Tensor | None = None
+) -> Certificate:
+    """Compare the network that compaction makes of z-bar with the gated one; nothing is changed.
+
+    Both run on copies. Raises CertificateError if they differ. ``reference`` holds the gates that
+    the small network has to reproduce, if these are not z-bar itself.
+    """
+    here = example.map(lambda tensor: tensor.to(gated.phi.device))
+    scratch = ScratchModel(plain_copy(gated, share_hooks=False), here)
+    floats = [t for t in scratch.first.values() if t.is_floating_point() or t.is_complex()]
+    if not any(bool(t.isfinite().any()) for t in floats):
         raise ValueError(
-            "a certificate needs inputs to compare on: pass example_inputs=(x,), here or to "
-            "sparsify"
+            "the model's output on the example inputs holds no finite number to compare; check the "
+            "inputs, and the names in outputs"
         )
-    return certify_mask(gated, gated.deterministic(round_to), example)
-
-
-def certify_mask(gated: Gated, z_bar: Tensor, example: Example) -> Certificate:
-    """The certificate of a z-bar that need not be the one of the gates' threshold."""
-    here = example.each(lambda tensor: tensor.to(gated.phi.device))
-    scratch = Scratch(plain_copy(gated, share_hooks=False), here)
-    _check_finite(scratch.first)
-    return _Comparison(scratch, gated.layout).certificate(z_bar)
-
-
-def passed(certificate: Certificate) -> Certificate:
-    """The certificate, if it shows that the networks compute the same; else CertificateError."""
+    certificate = _Comparer(scratch, gated.layout).certificate(z_bar, reference)
     if not certificate.passed:
-        raise CertificateError(str(certificate))
+        raise CertificateError(certificate)
     return certificate
 
 
-class _Comparison:
-    """Goes through masks and modes, and finds the group at fault."""
+class _Comparer:
+    """Compares mask by mask and mode by mode, and finds the group at fault."""
 
-    def __init__(self, scratch: Scratch, layout: Layout) -> None:
+    def __init__(self, scratch: ScratchModel, layout: Layout) -> None:
         self.scratch, self.layout = scratch, layout
-        self.judged, self.notes = list[Judged](), list[str]()
-        self.random = torch.Generator().manual_seed(SEED)
+        self.comparisons, self.notes = list[Comparison](), list[str]()
         self.inputs, self.some = self._inputs()
-        why_not = scratch.refusal(scratch.example, "train")
-        self.modes: tuple[Mode, ...] = ("eval", "train") if why_not is None else ("eval",)
-        if why_not is not None:
-            self.notes.append(f"train mode not compared: {why_not}")
+        refusal = scratch.refusal(scratch.example, "train")
+        self.modes: tuple[Mode, ...] = ("eval", "train") if refusal is None else ("eval",)
+        if refusal is not None:
+            self.notes.append(f"train mode not compared: {refusal}")
 
     def _inputs(self) -> tuple[list[Example], list[Example]]:
-        """All that the model runs on; and of them one of the example's scale, one of a smaller."""
+        """All inputs that the model runs on; and a few: one of the example's scale, one small."""
         model, example = self.scratch.model, self.scratch.example
-        likely = list(inputs_like(model, example, self.random))
-        fine = [x for x in likely if x is likely[0] or self.scratch.refusal(x, "eval") is None]
-        some = fine[:2][-1:]
-        if has_floats(model, example) and fine[-1] is likely[-1]:
-            some = [*some, fine[-1]]
-        return fine, some
+        random = torch.Generator().manual_seed(SEED)
+        variants = list(inputs_like(model, example, random))
+        running = [example, *(x for x in variants[1:] if self.scratch.refusal(x, "eval") is None)]
+        few = running[:2][-1:]
+        if has_floats(model, example) and running[-1] is variants[-1]:
+            few = [*few, running[-1]]
+        return running, few
 
-    def certificate(self, z_bar: Tensor) -> Certificate:
-        masks = list(self._masks(z_bar))
-        for mask, z in masks:
+    def certificate(self, z_bar: Tensor, reference: Tensor | None) -> Certificate:
+        masks = list(self._masks(z_bar, reference))
+        for mask, z, expected in masks:
             for mode in self.modes:
-                apart = self._apart(z, mode, everywhere=z is z_bar)
-                if (
-                    mode == "train"
-                    and not self._fine(apart)
-                    and self.scratch.is_random(self.layout, z)
-                ):
+                inputs = self.inputs if z is z_bar else self.some
+                difference = self._difference(z, expected, mode, inputs)
+                fails = not difference <= self.scratch.tolerance
+                if fails and mode == "train" and self.scratch.is_random(self.layout, expected):
                     self.notes.append("train mode not compared: random even without dropout")
                     self.modes = ("eval",)
-                else:
-                    self.judged.append(Judged(mode, mask, apart))
-                if not self._fine(apart) and mode in self.modes:
-                    return self._certificate(self._at_fault(z, mode))
-        self._note_unseen([z for _, z in masks[1:]])
-        return self._certificate("")
+                    continue
+                self.comparisons.append(Comparison(mode, mask, difference))
+                if fails:
+                    return self._result(self._at_fault(z, expected, mode))
+        self._note_invisible([z for _, z, _ in masks[1:]])
+        return self._result("")
 
-    def _note_unseen(self, masks: Sequence[Tensor]) -> None:
-        """Equal outputs say nothing of a group that they do not show."""
+    def _result(self, group: str) -> Certificate:
+        notes = tuple(dict.fromkeys(self.notes))
+        comparisons = tuple(self.comparisons)
+        return Certificate(comparisons, self.scratch.dtype, len(self.inputs), group, notes)
+
+    def _masks(
+        self, z_bar: Tensor, reference: Tensor | None
+    ) -> Iterator[tuple[str, Tensor, Tensor]]:
+        """A name, the gates to cut by, and the gates that define what is to be computed."""
+        if reference is None:
+            yield "z-bar", z_bar, z_bar
+        else:
+            yield "z-bar and re-opened units", z_bar, reference
+        for closed, name in MASKS.items():
+            z = mask_with_closed(self.layout, closed, z_bar.device)
+            yield name, z, z
+
+    def _difference(
+        self, z: Tensor, expected: Tensor, mode: Mode, inputs: Sequence[Example]
+    ) -> float:
+        """The largest difference between the network cut by z and the definition."""
+        scratch = self.scratch
+        try:
+            small = scratch.small(self.layout, z)
+            return max(
+                output_difference(
+                    scratch.run(small, x, mode), scratch.zeroed(self.layout, expected, x, mode)
+                )
+                for x in inputs
+            )
+        except Exception as error:  # sizes that do not fit raise anything
+            self.notes.append(f"the small network does not run: {first_line(error)}")
+            return math.inf
+
+    def _at_fault(self, z: Tensor, expected: Tensor, mode: Mode) -> str:
+        """The first group that makes the networks differ when only its units are closed."""
+        notes = list(self.notes)
+        for number, group in enumerate(self.layout.groups):
+            span = self.layout.span(number)
+            alone, alone_expected = torch.ones_like(z), torch.ones_like(z)
+            alone[span], alone_expected[span] = z[span], expected[span]
+            difference = self._difference(alone, alone_expected, mode, self.inputs)
+            if not difference <= self.scratch.tolerance:
+                self.notes = notes
+                return group.name
+        return ""
+
+    def _note_invisible(self, masks: Sequence[Tensor]) -> None:
+        """Note the groups whose closing no output shows: equal outputs say nothing about them."""
         cases = ((z, x) for z in masks for x in self.some)
-        hidden = sorted(unseen(self.scratch, self.layout, cases))
+        hidden = sorted(invisible_groups(self.scratch, self.layout, cases))
         if hidden:
             names = ", ".join(f"'{self.layout.groups[number].name}'" for number in hidden)
             self.notes.append(
                 f"nothing shown for {names}: closing units there moves no output visibly on these "
                 "inputs"
             )
-
-    def _certificate(self, group: str) -> Certificate:
-        notes = tuple(dict.fromkeys(self.notes))
-        return Certificate(tuple(self.judged), self.scratch.dtype, len(self.inputs), group, notes)
-
-    def _masks(self, z_bar: Tensor) -> Iterator[tuple[str, Tensor]]:
-        """z-bar; then in every group one unit closed at random, and half of them."""
-        yield "z-bar", z_bar
-        for name, least in (("one unit of each group closed", 1), ("half of the units closed", 0)):
-            z = torch.ones_like(z_bar)
-            for number, group in enumerate(self.layout.groups):
-                order = torch.randperm(group.units, generator=self.random)
-                closed = order[: least or group.units // 2].to(z.device)
-                z[self.layout.span(number).start + closed] = 0.0
-            yield name, z
-
-    def _apart(self, z: Tensor, mode: Mode, *, everywhere: bool) -> float:
-        """The largest difference under z: on all inputs, or on some."""
-        scratch = self.scratch
-        try:
-            small = scratch.small(self.layout, z)
-            return max(
-                difference(scratch.run(small, x, mode), scratch.zeroed(self.layout, z, x, mode))
-                for x in (self.inputs if everywhere else self.some)
-            )
-        except Exception as error:  # sizes that do not fit raise anything
-            self.notes.append(f"the small network does not run: {first_line(error)}")
-            return math.inf
-
-    def _fine(self, apart: float) -> bool:
-        return apart <= self.scratch.tolerance
-
-    def _at_fault(self, z: Tensor, mode: Mode) -> str:
-        """The first group that makes them differ when it alone is closed so."""
-        notes = list(self.notes)
-        for number, group in enumerate(self.layout.groups):
-            alone, span = torch.ones_like(z), self.layout.span(number)
-            alone[span] = z[span]
-            if not self._fine(self._apart(alone, mode, everywhere=True)):
-                self.notes = notes
-                return group.name
-        return ""
-
-
-def _check_finite(outputs: Outputs) -> None:
-    floats = [t for t in outputs.values() if t.is_floating_point() or t.is_complex()]
-    if not any(bool(t.isfinite().any()) for t in floats):
-        raise ValueError(
-            "the model's output on the example inputs holds no finite number to compare; check the "
-            "inputs, and the names in outputs"
-        )

@@ -1,37 +1,38 @@
-"""Does dropping closed units equal zeroing them? Asked of the model itself, group by group."""
+"""``gated.check``: whether dropping closed units equals zeroing them, group by group."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from l0arm.equality.apart import apart
-from l0arm.equality.example import Example
-from l0arm.equality.modes import in_eval
-from l0arm.equality.outputs import chosen
+from l0arm.equality.difference import relative_difference, selected_outputs
+from l0arm.equality.example import Example, in_eval
+from l0arm.equality.inputs import KINDS, mask_with_closed
 
 if TYPE_CHECKING:
     from l0arm.gating.gated import Gated
 
 
 def check(gated: Gated, *args: Any, **kwargs: Any) -> float:
-    """The largest difference between sliced and masked outputs, relative to the outputs' size.
+    """The largest difference between sliced and masked outputs, relative to max|y|.
 
-    Each group is tried alone: one unit closed, every other one, all but the first. Raises if they
-    differ, or if the model returns nothing that can be compared. (In half precision differences
-    below a few percent cannot be told from rounding.)
+    Each group is tested alone, with one unit closed, half of them, and all but one. Raises if the
+    outputs differ, or if there is nothing to compare. (In half precision a difference below a few
+    percent cannot be told from rounding.)
     """
     execution, worst = gated.execution, 0.0
+    example = Example(args, kwargs)
     try:
         with in_eval(gated):
             for number, group in enumerate(gated.groups):
-                for z in _masks(gated, number):
-                    difference, allowed = _difference(gated, z, args, kwargs)
-                    if not difference <= allowed:
+                # A group of one unit stays open: without it, a stand-in would be compared.
+                for closed in KINDS if group.units > 1 else KINDS[-1:]:
+                    z = mask_with_closed(gated.layout, closed, gated.phi.device, number)
+                    difference, tolerance = _compared(gated, z, example)
+                    if not difference <= tolerance:
                         raise ValueError(_message(group.name, difference))
                     worst = max(worst, difference)
     finally:
@@ -39,38 +40,28 @@ def check(gated: Gated, *args: Any, **kwargs: Any) -> float:
     return worst
 
 
-def _masks(gated: Gated, number: int) -> Iterator[Tensor]:
-    """One unit closed, every other one, all but the first; a group of one unit stays open."""
-    span = gated.layout.span(number)
-    for step in (gated.groups[number].units, 2, 1):
-        z = gated.phi.new_ones(gated.layout.gates)
-        z[span.start + 1 : span.stop : step] = 0.0
-        yield z
-
-
-def _difference(
-    gated: Gated, z: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[float, float]:
+def _compared(gated: Gated, z: Tensor, example: Example) -> tuple[float, float]:
+    """The difference between sliced and masked execution under z, and its tolerance."""
     found = []
     for execution in ("sliced", "masked"):
         gated.execution = execution
-        call = Example(args, kwargs).each(torch.clone)  # a forward may write into its input
+        call = example.map(torch.clone)  # a forward may write into its input
         with torch.no_grad(), gated.drawn(z, writes=False):
-            found.append(_numbers(gated(*call.args, **call.kwargs), gated.outputs))
+            found.append(_floats(gated(*call.args, **call.kwargs), gated.outputs))
     sliced, masked = found
     if any(bool(y.isnan().any()) or not bool(y.isfinite().any()) for y in masked.values()):
         raise ValueError("the outputs are not finite and cannot be compared; check the input")
-    allowed = max(_allowed(y) for y in masked.values())
+    tolerance = max(min(0.05, 1e3 * torch.finfo(y.dtype).eps) for y in masked.values())
     if sliced.keys() != masked.keys():
-        return math.inf, allowed
-    return max(apart(sliced[name], y) for name, y in masked.items()), allowed
+        return math.inf, tolerance
+    return max(relative_difference(sliced[name], y) for name, y in masked.items()), tolerance
 
 
-def _numbers(output: Any, names: tuple[str, ...]) -> dict[str, Tensor]:
-    """The tensors of an output that can tell a difference."""
+def _floats(output: Any, names: tuple[str, ...]) -> dict[str, Tensor]:
+    """The floating point tensors of an output; raises if there are none."""
     found = {
         name: tensor
-        for name, tensor in chosen(output, names).items()
+        for name, tensor in selected_outputs(output, names).items()
         if tensor.numel() and (tensor.is_floating_point() or tensor.is_complex())
     }
     if not found:
@@ -80,10 +71,6 @@ def _numbers(output: Any, names: tuple[str, ...]) -> dict[str, Tensor]:
             "dataclasses"
         )
     return found
-
-
-def _allowed(masked: Tensor) -> float:
-    return float(min(0.05, 1e3 * torch.finfo(masked.dtype).eps))  # 1e-4 in float32
 
 
 def _message(name: str, difference: float) -> str:

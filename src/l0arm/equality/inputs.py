@@ -1,56 +1,62 @@
-"""Inputs like an example: other values of the same kind, shapes and masks kept."""
+"""What networks are compared on: inputs like an example, and masks that close some units."""
 
 from __future__ import annotations
 
 import inspect
+import zlib
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from l0arm.equality.example import Example
+from l0arm.gating.layout import Layout
 
-RESAMPLED = 2
-SMALLER = 1 / 64  # what saturates hides differences
+SEED = 0x10A2
+RESAMPLED = 2  # inputs with resampled values
+SMALLER = 1 / 64  # saturation hides differences, so one input is small
+Closed = Literal["one", "half", "rest"]  # units that a mask closes; "rest" is all but one
+KINDS: tuple[Closed, ...] = ("one", "half", "rest")
 
 
 def inputs_like(model: nn.Module, example: Example, random: torch.Generator) -> Iterator[Example]:
-    """The example itself, some with resampled values, one with padding if it has masks, and one
-    of smaller floats if it has any.
+    """The example itself, then variants of it with the same shapes and types.
 
-    Floats are drawn with the example's mean and spread, integers from its values; masks stay.
+    Two have resampled values, one has padding if the example has masks, and one has small floats
+    if it has any. Floats are drawn with the example's mean and standard deviation, integers from
+    its values. Masks stay as they are, but for the padding.
     """
     masks = _masks(model, example)
 
-    def fresh(tensor: Tensor) -> Tensor:
+    def resample(tensor: Tensor) -> Tensor:
         return tensor if id(tensor) in masks else _resampled(tensor, random)
 
     yield example
     for _ in range(RESAMPLED):
-        yield example.each(fresh)
+        yield example.map(resample)
     if masks:
-        yield example.each(lambda t: _padded(t) if id(t) in masks else _resampled(t, random))
+        yield example.map(lambda t: _padded(t) if id(t) in masks else _resampled(t, random))
     if has_floats(model, example):
         yield at_scale(model, example, SMALLER, random)
 
 
 def at_scale(model: nn.Module, example: Example, scale: float, random: torch.Generator) -> Example:
-    """Resampled, and every float scaled; masks stay."""
+    """The example with resampled values and every float scaled; masks stay."""
     masks = _masks(model, example)
 
-    def fresh(tensor: Tensor) -> Tensor:
+    def resample(tensor: Tensor) -> Tensor:
         if id(tensor) in masks:
             return tensor
         drawn = _resampled(tensor, random)
         return scale * drawn if _is_float(tensor) else drawn
 
-    return example.each(fresh)
+    return example.map(resample)
 
 
 def has_floats(model: nn.Module, example: Example) -> bool:
-    """Whether there are floats other than masks."""
+    """Whether the example has floats other than masks."""
     masks = _masks(model, example)
     leaves = pytree.tree_leaves((example.args, dict(example.kwargs)))
     return any(isinstance(x, Tensor) and _is_float(x) and id(x) not in masks for x in leaves)
@@ -61,7 +67,7 @@ def _is_float(tensor: Tensor) -> bool:
 
 
 def _masks(model: nn.Module, example: Example) -> set[int]:
-    """The tensors of a call that are masks, by identity."""
+    """The ids of the tensors in a call that are masks."""
     names = list(inspect.signature(model.forward).parameters)
     names += [""] * len(example.args)  # of *args
     named = [*zip(names, example.args, strict=False), *example.kwargs.items()]
@@ -77,7 +83,7 @@ def _leaves(name: str, value: Any) -> Iterator[tuple[str, Tensor]]:
 
 
 def _is_mask(place: str, tensor: Tensor) -> bool:
-    """Truth values; zeros and ones under a name with "mask"; and what is added to attention."""
+    """Booleans, additive masks with infinities, and two values under a name with "mask"."""
     if tensor.dtype == torch.bool:
         return True
     if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
@@ -86,7 +92,7 @@ def _is_mask(place: str, tensor: Tensor) -> bool:
 
 
 def _padded(mask: Tensor) -> Tensor:
-    """The last quarter of the last row turned to the rarer of its two values."""
+    """The mask with the last quarter of its last row set to the rarer of its two values."""
     values, counts = torch.unique(mask, return_counts=True)
     if not mask.dim() or mask.shape[-1] < 2 or len(values) > 2:
         return mask
@@ -105,5 +111,23 @@ def _resampled(tensor: Tensor, random: torch.Generator) -> Tensor:
         spread = tensor.std() if tensor.numel() > 1 else tensor.abs().max()
         spread = torch.where(spread > 0, spread, torch.ones_like(spread))
         return tensor.mean() + spread * noise
-    chosen = torch.randint(tensor.numel(), tensor.shape, generator=random)
-    return tensor.flatten()[chosen.to(tensor.device)]
+    taken = torch.randint(tensor.numel(), tensor.shape, generator=random)
+    return tensor.flatten()[taken.to(tensor.device)]
+
+
+def mask_with_closed(
+    layout: Layout, closed: Closed, device: torch.device, group: int | None = None
+) -> Tensor:
+    """Gates with one unit, half of the units, or all but one closed, in every group or in one.
+
+    Which units are closed is random, but depends on the name of their group alone. So a group is
+    compared on the same masks whatever other groups there are.
+    """
+    z = torch.ones(layout.gates, device=device)
+    for number in range(len(layout.groups)) if group is None else (group,):
+        name, units = layout.groups[number].name, layout.groups[number].units
+        count = {"one": 1, "half": units // 2, "rest": units - 1}[closed]
+        random = torch.Generator().manual_seed(SEED + zlib.crc32(f"{closed} {name}".encode()))
+        order = torch.randperm(units, generator=random)
+        z[layout.span(number).start + order[:count].to(device)] = 0.0
+    return z

@@ -1,10 +1,11 @@
-"""A scratch model, in float64 where it runs so: zeroed by a draw, sliced by it, or cut for good."""
+"""A scratch copy of a model, run under gates in each way: zeroed, sliced, or cut for good."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import math
+from collections.abc import Iterable
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -12,75 +13,97 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-from l0arm.equality.difference import chosen, difference
-from l0arm.equality.dropout import NoDropout, without_dropout
-from l0arm.equality.example import Example
-from l0arm.equality.modes import quiet
+from l0arm.equality.difference import comparable_entries, output_difference, selected_outputs
+from l0arm.equality.example import (
+    Example,
+    NoDropout,
+    restored_state,
+    without_side_effects,
+    zero_dropout_rates,
+)
+from l0arm.equality.inputs import SEED
 from l0arm.gating.cutting import cut, select_inputs
-from l0arm.gating.dead import follow_dead
 from l0arm.gating.draw import Draw
 from l0arm.gating.engine import Engine
 from l0arm.gating.layout import Layout, named_tensors
+from l0arm.gating.mask import close_dead_units
 
 Mode = Literal["eval", "train"]
 Outputs = dict[str, Tensor]
-SEED, OTHER_SEED = 0x10A2, 0xA2
-TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5}  # of max|y|
+OTHER_SEED = 0xA2
+TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5}  # relative to max|y|
+VISIBLE = 100.0  # an effect shows if it exceeds this many tolerances
 
 
-class Scratch:
-    """Runs a network as its definition says (closed units zeroed), as training does, and small.
+class ScratchModel:
+    """Runs a model as its definition says (closed units zeroed), as training does, and cut.
 
-    The model is a copy that nobody else uses; its type changes and its dropout is switched off.
+    The model is a copy that nobody else uses. It is cast to float64 if it runs so, and its dropout
+    is switched off.
     """
 
     def __init__(self, model: nn.Module, example: Example) -> None:
         self.model = model
-        without_dropout(model)
-        self.dtype, self.example, self.first = self._settle(example)
+        zero_dropout_rates(model)
+        self.dtype, self.example, self.first = self._cast_and_run(example)
 
     @property
     def tolerance(self) -> float:
-        """What rounding may do, relative to max|y|."""
+        """The largest difference that counts as rounding, relative to max|y|."""
         return TOLERANCE[self.dtype]
 
-    def _settle(self, example: Example) -> tuple[torch.dtype, Example, Outputs]:
-        """float64 tells a mistake from rounding; what rounds on its way is judged in float32.
+    def _cast_and_run(self, example: Example) -> tuple[torch.dtype, Example, Outputs]:
+        """Cast the model and run it: the type to compare in, the example cast, its outputs.
 
-        With the example in the type that the model runs in, and the outputs on it.
+        float64 tells a mistake from rounding. A forward that rounds on its way is compared in
+        float32.
         """
         own = {key: tensor.dtype for key, tensor in named_tensors(self.model).items()}
         for dtype in (torch.float64, torch.float32, None):
-            self._cast(dtype, own)
-            candidate = example if dtype is None else example.each(_caster(dtype))
-            watch = Watch()
+            for key, tensor in named_tensors(self.model).items():
+                if tensor.is_floating_point():
+                    tensor.data = tensor.data.to(own[key] if dtype is None else dtype)
+            cast = example if dtype is None else example.map(partial(_cast, dtype=dtype))
+            watch = _DowncastWatch()
             try:
                 with watch:
-                    outputs = self._run(self.model, candidate, "eval")
+                    outputs = self.run(self.model, cast)
             except Exception as error:  # whatever a forward raises
                 failed = error
                 continue
             exact = dtype == torch.float64 and not watch.downcasts
             exact = exact and not any(_is_rounded(t) for t in outputs.values())
-            return torch.float64 if exact else torch.float32, candidate, outputs
+            return torch.float64 if exact else torch.float32, cast, outputs
         raise ValueError(f"the model does not run on the example inputs: {first_line(failed)}")
 
-    def _cast(self, dtype: torch.dtype | None, own: dict[str, torch.dtype]) -> None:
-        for key, tensor in named_tensors(self.model).items():
-            if tensor.is_floating_point():
-                tensor.data = tensor.data.to(own[key] if dtype is None else dtype)
+    def run(
+        self,
+        model: nn.Module,
+        x: Example,
+        mode: Mode = "eval",
+        *,
+        seed: int = SEED,
+        graph: bool = False,
+    ) -> Outputs:
+        """The outputs of a model without dropout, with fixed random numbers and no side effects."""
+        with (
+            without_side_effects(model),
+            restored_state(model),
+            NoDropout(),
+            torch.set_grad_enabled(graph),
+        ):
+            torch.manual_seed(seed)
+            model.train(mode == "train")
+            x = x.map(torch.clone)  # a forward may write into its input
+            return selected_outputs(model(*x.args, **x.kwargs), x.outputs)
 
     def refusal(self, x: Example, mode: Mode) -> str | None:
         """Why the dense model does not run on an input in this mode; None if it does."""
         try:
-            self._run(self.model, x, mode)
+            self.run(self.model, x, mode)
         except Exception as error:  # such as BatchNorm on a single value
             return first_line(error)
         return None
-
-    def dense(self, x: Example) -> Outputs:
-        """What the model computes with all units."""
-        return self._run(self.model, x, "eval")
 
     def zeroed(
         self,
@@ -92,12 +115,12 @@ class Scratch:
         seed: int = SEED,
         graph: bool = False,
     ) -> Outputs:
-        """What the network computes under z, nothing dropped: the definition."""
+        """The outputs under z with closed units zeroed: the definition."""
         draw = Draw(layout, z, sliced=False, writes=False)
         return self._drawn(draw, x, mode, seed=seed, graph=graph)
 
     def sliced(self, layout: Layout, z: Tensor, x: Example, mode: Mode = "eval") -> Outputs:
-        """What training computes under z: closed units dropped for one pass."""
+        """The outputs under z with closed units dropped for one pass, as in training."""
         return self._drawn(Draw(layout, z, writes=False), x, mode)
 
     def _drawn(
@@ -106,40 +129,27 @@ class Scratch:
         engine = Engine(self.model, draw.layout)
         try:
             with engine.evaluating(draw):
-                return self._run(self.model, x, mode, seed=seed, graph=graph)
+                return self.run(self.model, x, mode, seed=seed, graph=graph)
         finally:
             engine.detach()
 
     def is_random(self, layout: Layout, z: Tensor) -> bool:
-        """Whether train mode gives something else with other random numbers."""
+        """Whether outputs in train mode depend on random numbers."""
         one, other = (
             self.zeroed(layout, z, self.example, "train", seed=seed) for seed in (SEED, OTHER_SEED)
         )
-        return difference(one, other) > self.tolerance
+        return output_difference(one, other) > self.tolerance
 
     def small(self, layout: Layout, z: Tensor) -> nn.Module:
         """The network that compaction makes of z."""
-        draw = Draw(layout, follow_dead(layout, z), writes=False)
+        draw = Draw(layout, close_dead_units(layout, z), writes=False)
         small = copy.deepcopy(self.model)
         cut(small, layout, draw)
         return select_inputs(small, layout, draw)
 
-    def run(self, small: nn.Module, x: Example, mode: Mode = "eval") -> Outputs:
-        """What a small network computes."""
-        return self._run(small, x, mode)
 
-    def _run(
-        self, model: nn.Module, x: Example, mode: Mode, *, seed: int = SEED, graph: bool = False
-    ) -> Outputs:
-        with quiet(model), _as_before(model), NoDropout(), torch.set_grad_enabled(graph):
-            torch.manual_seed(seed)
-            model.train(mode == "train")
-            x = x.each(torch.clone)  # a forward may write into its input
-            return chosen(model(*x.args, **x.kwargs), x.outputs)
-
-
-class Watch(TorchFunctionMode):
-    """Notices whether anything turns float64 into less."""
+class _DowncastWatch(TorchFunctionMode):
+    """Notices whether anything rounds float64 to a smaller type."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -155,25 +165,8 @@ class Watch(TorchFunctionMode):
         return result
 
 
-@contextmanager
-def _as_before(model: nn.Module) -> Iterator[None]:
-    """A pass may write buffers, and keep what it computed: afterwards all is as before."""
-    saved = [(module, dict(module.__dict__), dict(module._buffers)) for module in model.modules()]
-    clones = {id(b): b.clone() for _, _, kept in saved for b in kept.values() if b is not None}
-    for module, _, kept in saved:
-        module._buffers.update({k: b if b is None else clones[id(b)] for k, b in kept.items()})
-    try:
-        yield
-    finally:
-        for module, attributes, kept in saved:
-            module.__dict__.clear()
-            module.__dict__.update(attributes)
-            module._buffers.clear()
-            module._buffers.update(kept)
-
-
-def _caster(dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
-    return lambda tensor: tensor.to(dtype) if tensor.is_floating_point() else tensor
+def _cast(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    return tensor.to(dtype) if tensor.is_floating_point() else tensor
 
 
 def _is_rounded(tensor: Tensor) -> bool:
@@ -184,3 +177,66 @@ def first_line(error: Exception) -> str:
     """An error of somebody else's code, in one line."""
     text = next((line.strip() for line in str(error).splitlines() if line.strip()), "no message")
     return f"{type(error).__name__}: {text[:200]}"
+
+
+def invisible_groups(
+    scratch: ScratchModel, layout: Layout, cases: Iterable[tuple[Tensor, Example]]
+) -> frozenset[int]:
+    """The groups (by number) whose closing shows in no output, in no case of gates and input.
+
+    Equal outputs say nothing about such a group. Only groups that drop units are looked at.
+    """
+    hidden = {number for number, group in enumerate(layout.groups) if group.drops}
+    for z, x in cases:
+        if not hidden:
+            break
+        slopes = _slopes(scratch, layout, z, x)
+        for number in sorted(hidden):
+            effect = slopes[number] or _effect_of_closing(scratch, layout, number, z, x)
+            if effect > VISIBLE * scratch.tolerance:
+                hidden.remove(number)
+    return frozenset(hidden)
+
+
+def _slopes(scratch: ScratchModel, layout: Layout, z: Tensor, x: Example) -> list[float]:
+    """|dy/dz| of every group in a random direction of y, relative to max|y|; one backward pass.
+
+    It is 0 where there is no gradient: nothing moves, it moves by jumps, or the model has none.
+    """
+    gates = z.detach().clone().requires_grad_()
+    try:
+        outputs = scratch.zeroed(layout, gates, x, graph=True)
+        (slope,) = torch.autograd.grad(_projection(outputs), gates)
+    except Exception:  # gates of tied weights refuse fractions; a forward may cut the graph
+        return [0.0] * len(layout.groups)
+    spans = map(layout.span, range(len(layout.groups)))
+    effects = [float(slope[span].norm()) for span in spans]
+    return [effect if math.isfinite(effect) else 0.0 for effect in effects]
+
+
+def _projection(outputs: Outputs) -> Tensor:
+    """The sum of all outputs with random signs, each relative to its max|y| and its size."""
+    random, total = torch.Generator().manual_seed(SEED), torch.zeros(())
+    for y in outputs.values():
+        values = y[comparable_entries(y.detach())]
+        if values.numel():
+            signs = 2.0 * torch.randint(2, values.shape, generator=random) - 1.0
+            scale = values.detach().abs().max() * math.sqrt(values.numel())
+            total = total.to(y.device) + ((values * signs.to(values)).sum() / scale).real
+    return total
+
+
+def _effect_of_closing(
+    scratch: ScratchModel, layout: Layout, number: int, z: Tensor, x: Example
+) -> float:
+    """How far the outputs move when the group's units that z closes are open."""
+    opened = z.clone()
+    opened[layout.span(number)] = 1.0
+    before, after = (scratch.zeroed(layout, gates, x) for gates in (opened, z))
+    largest = 0.0
+    for name, y in before.items():
+        both = comparable_entries(y) & comparable_entries(after[name])
+        if bool(both.any()):
+            moved = (after[name] - y)[both].abs().max() / y[both].abs().max()
+            largest = max(largest, float(moved))
+    return largest

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
-from l0arm.equality.modes import in_eval
+from l0arm.equality.example import in_eval
 from l0arm.gating import Gated
 from l0arm.gating.engine import gated_module
 

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from l0arm.equality.apart import apart
-from l0arm.equality.modes import in_eval
+from l0arm.equality.difference import relative_difference
+from l0arm.equality.example import in_eval
 from l0arm.export.capture import Inputs, arguments
 
 BATCHES = (1, 7, 64)
@@ -94,4 +94,4 @@ def _agreeing(want: Sequence[Tensor], got: Sequence[Tensor]) -> tuple[int, int]:
 def _difference(want: Sequence[Tensor], got: Sequence[Tensor]) -> float:
     if len(want) != len(got):
         return math.inf
-    return max((apart(b, a) for a, b in zip(want, got, strict=True)), default=0.0)
+    return max((relative_difference(b, a) for a, b in zip(want, got, strict=True)), default=0.0)

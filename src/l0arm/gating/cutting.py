@@ -1,102 +1,175 @@
-"""Tensors, counting attributes and inputs cut for good, by the transform of gating/slicing.py."""
+"""Cut a model for good: a plain copy without its closed units, by the same theta() as training."""
 
 from __future__ import annotations
 
-from typing import Any
+import copy
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
+from torch.overrides import TorchFunctionMode
 
-from l0arm.gating import Gated
-from l0arm.gating.attributes import update_attributes
-from l0arm.gating.copying import copied
-from l0arm.gating.dead import follow_dead
 from l0arm.gating.draw import Draw
-from l0arm.gating.layout import Layout, TensorCut, named_tensors
-from l0arm.gating.selection import InputSelection
+from l0arm.gating.engine import gather
+from l0arm.gating.layout import Layout, named_tensors
+from l0arm.gating.mask import close_dead_units
 from l0arm.gating.slicing import theta
 
+if TYPE_CHECKING:
+    from l0arm.gating.gated import Gated
+
+Model = TypeVar("Model", bound=nn.Module)
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+BOOKKEEPING = frozenset(vars(nn.Module())) - {"training"}  # torch's own attributes of a module
 
 
-def final_draw(gated: Gated, round_to: int | None = None) -> Draw:
-    """z-bar (Eq. 14) without the units that nothing reads any more."""
-    return living_draw(gated, gated.deterministic(round_to))
-
-
-def living_draw(gated: Gated, z: Tensor) -> Draw:
-    """Given gates without the units that nothing reads any more."""
-    return Draw(gated.layout, follow_dead(gated.layout, z), writes=False)
+def permanent_draw(gated: Gated, z: Tensor) -> Draw:
+    """The draw that compaction makes permanent: z without dead units."""
+    return Draw(gated.layout, close_dead_units(gated.layout, z), writes=False)
 
 
 def cut_copy(gated: Gated, draw: Draw) -> nn.Module:
-    """A copy of the model without our hooks, every tensor cut by the draw for good."""
+    """A copy of the model without our hooks, every tensor cut by the draw."""
     small = plain_copy(gated, share_hooks=True)
     cut(small, gated.layout, draw)
     return small
 
 
 def plain_copy(gated: Gated, *, share_hooks: bool) -> nn.Module:
-    """The dense model, copied without our hooks.
+    """A copy of the dense model without our hooks.
 
-    Shared, the user's own hooks are those of the original, so that what collects activations goes
-    on collecting; else they are copied along, so that a scratch model disturbs nobody.
+    With ``share_hooks`` the copy has the user's own hooks, so that a hook that collects
+    activations goes on collecting. Without, the hooks are copied as well: a scratch copy then
+    has no effect on what they collect.
     """
     gated.engine.check_attached()
     gated.engine.detach()
     try:
-        return copied(gated.model, _hooks(gated.model) if share_hooks else {})
+        return copy_model(gated.model, _hooks(gated.model) if share_hooks else {})
     finally:
         gated.engine.attach(gated.model)
 
 
 def _hooks(model: nn.Module) -> dict[int, Any]:
-    """The user's hooks by id; a method of one of the model's own modules goes with its module."""
+    """The user's hooks by id, but for methods of the model's own modules: these are copied."""
     own = {id(module) for module in model.modules()}
     hooks = [h for m in model.modules() for kind in HOOKS for h in getattr(m, kind).values()]
     return {id(hook): hook for hook in hooks if id(getattr(hook, "__self__", None)) not in own}
 
 
+def copy_model(model: Model, shared: dict[int, Any] | None = None) -> Model:
+    """A deep copy of a model; activations that it stores are copied without their graph.
+
+    ``shared`` holds, by id, the objects that the copy shares with the original. ValueError names
+    an attribute that cannot be copied (a lock, an open file).
+
+    >>> model = nn.Linear(2, 2)
+    >>> model.stored = model.weight * 2
+    >>> copy_model(model).stored.requires_grad
+    False
+    """
+    shared = shared or {}
+    try:
+        with _Detaching():
+            return copy.deepcopy(model, dict(shared))
+    except Exception as error:  # anything may have a __deepcopy__ of its own
+        raise ValueError(
+            f"{type(model).__name__} cannot be copied because of {_culprit(model, shared)}: "
+            f"{type(error).__name__}: {str(error)[:200]}; take it out of the model, or give it a "
+            "__deepcopy__"
+        ) from None
+
+
+class _Detaching(TorchFunctionMode):
+    """Copies a tensor with a graph by its values alone, where torch would refuse."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func is Tensor.__deepcopy__ and not args[0].is_leaf:
+            return args[0].detach().clone()
+        return func(*args, **(kwargs or {}))
+
+
+def _culprit(model: nn.Module, shared: dict[int, Any]) -> str:
+    """The first attribute that cannot be copied by itself."""
+    for name, module in model.named_modules():
+        for key, value in vars(module).items():
+            if key in BOOKKEEPING:
+                continue
+            try:
+                with _Detaching():
+                    copy.deepcopy(value, dict(shared))
+            except Exception:
+                return f"'{name}.{key}'" if name else f"'{key}'"
+    return "one of its tensors or hooks"
+
+
 def cut(model: nn.Module, layout: Layout, draw: Draw) -> None:
-    """Cut a plain model in place: its attributes that count units, and every tensor."""
-    _set_patched(model, layout, draw)
-    _cut_tensors(model, layout, draw)
+    """Cut a plain model in place: the attributes that count units, then every tensor.
 
-
-def _cut_tensors(model: nn.Module, layout: Layout, draw: Draw) -> None:
-    """Replace every tensor by its cut, under all of its names, so that a tied weight stays tied."""
+    A tensor is replaced under all of its names, so that a tied weight stays tied.
+    """
+    for number, group in enumerate(layout.groups):
+        closed = group.units - draw.units_kept(number)
+        for patch in group.patches:
+            module = model.get_submodule(patch.module)
+            value = getattr(module, patch.attribute) - patch.per_unit * closed
+            setattr(module, patch.attribute, value)
     known = named_tensors(model)
-    cuts = {id(known[name]): (known[name], spec) for name, spec in layout.tensors.items()}
-    new = {key: _cut(tensor, spec, draw) for key, (tensor, spec) in cuts.items()}
+    new: dict[int, Tensor] = {}  # by identity of the old tensor
+    for name, spec in layout.tensors.items():
+        old = known[name]
+        with torch.no_grad():
+            small = theta(old, spec, draw).clone()
+        is_parameter = isinstance(old, nn.Parameter)
+        new[id(old)] = nn.Parameter(small, old.requires_grad) if is_parameter else small
     for module in model.modules():
         changed = False
         for home in (module._parameters, module._buffers):
             for key in [key for key, tensor in home.items() if id(tensor) in new]:
                 home[key] = new[id(home[key])]  # type: ignore[assignment]
                 changed = True
-        if changed:  # to read a weight may compute it (spectral norm)
-            update_attributes(module)
+        if changed:  # only then: to read a weight may compute it (spectral norm)
+            update_sizes(module)
 
 
-def _set_patched(model: nn.Module, layout: Layout, draw: Draw) -> None:
-    """Attributes that count units lose their closed ones."""
-    for number, group in enumerate(layout.groups):
-        for patch in group.patches:
-            module = model.get_submodule(patch.module)
-            closed = group.units - draw.units_kept(number)
-            value = getattr(module, patch.attribute) - patch.per_unit * closed
-            setattr(module, patch.attribute, value)
+def update_sizes(module: nn.Module) -> None:
+    """Set ``in_features``, ``out_channels``, ``num_features``, ... to the shapes of the tensors.
 
-
-def _cut(tensor: Tensor, spec: TensorCut, draw: Draw) -> Tensor:
-    with torch.no_grad():
-        cut = theta(tensor, spec, draw).clone()
-    is_parameter = isinstance(tensor, nn.Parameter)
-    return nn.Parameter(cut, tensor.requires_grad) if is_parameter else cut
+    >>> layer = nn.Linear(4, 3)
+    >>> layer.weight = nn.Parameter(layer.weight[:2])
+    >>> update_sizes(layer); layer.out_features
+    2
+    """
+    if isinstance(module, nn.Linear):
+        if module.weight.dim() == 2:  # a subclass may keep another kind of weight
+            module.out_features, module.in_features = module.weight.shape
+    elif isinstance(module, _ConvTransposeNd):
+        module.in_channels = module.weight.shape[0]
+        module.out_channels = module.weight.shape[1] * module.groups
+    elif isinstance(module, _ConvNd):
+        module.out_channels = module.weight.shape[0]
+        module.in_channels = module.weight.shape[1] * module.groups
+    elif isinstance(module, _NormBase):
+        rows = module.weight if module.weight is not None else module.running_mean
+        if isinstance(rows, Tensor):
+            module.num_features = rows.shape[0]
+    elif isinstance(module, nn.GroupNorm):
+        if module.affine:
+            module.num_channels = module.weight.shape[0]
+    elif isinstance(module, nn.PReLU):
+        module.num_parameters = module.weight.shape[0]
+    elif isinstance(module, nn.Embedding):
+        module.num_embeddings, module.embedding_dim = module.weight.shape
+    elif type(module).__name__ == "Conv1D" and {"nf", "nx"} <= vars(module).keys():
+        module.nx, module.nf = module.weight.shape  # type: ignore[misc, assignment]
 
 
 def select_inputs(model: nn.Module, layout: Layout, draw: Draw) -> nn.Module:
-    """Where gates are finer than the producer can drop, the reader picks its inputs itself."""
+    """Wrap the readers whose gates are finer than the producer can drop: they select inputs."""
     for name, (dim, axis) in layout.selections.items():
         local = draw.kept(axis).local
         if local is not None:
@@ -107,3 +180,36 @@ def select_inputs(model: nn.Module, layout: Layout, draw: Draw) -> nn.Module:
             parent, _, child = name.rpartition(".")
             setattr(model.get_submodule(parent), child, module)
     return model
+
+
+class InputSelection(nn.Module):
+    """A module that reads selected positions of its input: ``module(x[..., index])``.
+
+    Compaction leaves one where inputs are gated that no producer can stop sending, such as the
+    pixels of an image.
+
+    Args:
+        module: The module that reads the selected positions.
+        dim: The dimension of its first input that is selected from.
+        index: The positions to read.
+
+    Example:
+        >>> import torch
+        >>> InputSelection(nn.Identity(), -1, torch.tensor([0, 2]))(torch.tensor([[5.0, 6.0, 7.0]]))
+        tensor([[5., 7.]])
+    """
+
+    index: Tensor
+
+    def __init__(self, module: nn.Module, dim: int, index: Tensor) -> None:
+        super().__init__()
+        self.module = module
+        self.dim = dim
+        self.register_buffer("index", index)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        args, kwargs = gather(self.module, args, kwargs, self.dim, self.index)
+        return self.module(*args, **kwargs)
+
+    def extra_repr(self) -> str:
+        return f"{self.index.numel()} positions of dim {self.dim}"

@@ -263,9 +263,10 @@ class Gated(Precise):
         round_to: int | None = None,
         example_inputs: Sequence[Any] | Any = None,
         example_kwargs: Mapping[str, Any] | None = None,
+        outputs: Sequence[str | int] | None = None,
         certify: bool = True,
     ) -> nn.Module:
-        """A plain, smaller copy of the model with z-bar made permanent; ``self`` is untouched."""
+        """A plain, smaller copy of the model with z-bar made permanent; see ``l0arm.compact``."""
         from l0arm.compaction import compact  # a layer above: the verb, offered as a method
 
         return compact(
@@ -274,6 +275,7 @@ class Gated(Precise):
             round_to=round_to,
             example_inputs=example_inputs,
             example_kwargs=example_kwargs,
+            outputs=outputs,
             certify=certify,
         )
 

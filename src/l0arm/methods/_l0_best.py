@@ -18,7 +18,7 @@ from l0arm.estimators import Estimator
 from l0arm.estimators._named import estimator_for
 from l0arm.gates import ScaledSigmoid
 from l0arm.gating import Gated
-from l0arm.gating.dead import follow_dead
+from l0arm.gating.mask import close_dead_units
 from l0arm.methods._l0 import GateLike, l0
 from l0arm.methods.stages import check_shares, half_cosine, never, warmed_up
 from l0arm.methods.weight_average import (
@@ -149,7 +149,7 @@ class Decide:
     def __call__(self, gated: Gated, validate: Validate | None) -> None:
         sure = surely(gated)
         with torch.no_grad():
-            alive = follow_dead(gated.layout, gated.deterministic())
+            alive = close_dead_units(gated.layout, gated.deterministic())
             alive = trimmed(gated, alive, self.at_most)
             gated.phi.copy_(torch.where(alive > 0, sure, -sure))
 
@@ -212,7 +212,7 @@ def trimmed(gated: Gated, z: Tensor, at_most: float) -> Tensor:
         if z[unit] > 0 and _spare(gated, z, unit):
             without = z.clone()
             without[unit] = 0.0
-            without = follow_dead(gated.layout, without)
+            without = close_dead_units(gated.layout, without)
             saved = left - _left(cost, without)
             z, left = (without, left - saved) if saved > 0 else (z, left)
     return z

@@ -14,12 +14,11 @@ from torch import fx, nn
 from torch.nn.parameter import is_lazy
 from torch.utils import _pytree as pytree
 
-from l0arm.equality.example import Example
-from l0arm.equality.modes import quiet
-from l0arm.equality.outputs import tensors_in
+from l0arm.equality.difference import tensors_in
+from l0arm.equality.example import Example, without_side_effects
 from l0arm.equality.scratch import first_line
 from l0arm.gating import Gated
-from l0arm.gating.copying import copied
+from l0arm.gating.cutting import copy_model
 from l0arm.gating.layout import named_tensors
 
 REWRITERS = ("WeightNorm", "SpectralNorm", "BasePruningMethod")  # hooks of torch.nn.utils
@@ -100,15 +99,15 @@ def check_model(model: nn.Module) -> None:
 def copy_to_plan(model: nn.Module) -> nn.Module:
     """A deep copy on which everything is tried."""
     try:
-        return copied(model)
+        return copy_model(model)
     except ValueError as error:
         raise PlanError(str(error)) from None
 
 
 def capture(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Captured:
     """Run ``torch.export`` in eval mode, without gradients and caches."""
-    with quiet(model):
-        own = Example(tuple(args), dict(kwargs)).each(torch.clone)  # a forward may write into it
+    with without_side_effects(model):
+        own = Example(tuple(args), dict(kwargs)).map(torch.clone)  # a forward may write into it
         try:
             output = model(*own.args, **own.kwargs)
         except Exception as error:

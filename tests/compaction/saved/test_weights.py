@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import save_file
 
 from l0arm.compaction.saved.description import read_description
-from l0arm.compaction.saved.weights import DTYPES, LARGEST_TEXT, Fact, SavedError, read_header
+from l0arm.compaction.saved.weights import DTYPES, LARGEST_TEXT, SavedError, TensorInfo, read_header
 
 
 def written(path: Path, header: object, data: bytes = b"", length: int | None = None) -> Path:
@@ -28,7 +28,11 @@ def test_it_reads_what_safetensors_writes(code: str, tmp_path: Path) -> None:
     tensors = {"a": torch.zeros(2, 3, dtype=dtype), "b": torch.zeros((), dtype=dtype)}
     save_file({**tensors, "none": torch.zeros(0, 4, dtype=dtype)}, tmp_path / "file")
     found = read_header(tmp_path / "file")
-    assert found == {"a": Fact((2, 3), name), "b": Fact((), name), "none": Fact((0, 4), name)}
+    assert found == {
+        "a": TensorInfo((2, 3), name),
+        "b": TensorInfo((), name),
+        "none": TensorInfo((0, 4), name),
+    }
     assert tensors["a"].element_size() == width
 
 

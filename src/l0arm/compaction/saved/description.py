@@ -1,4 +1,4 @@
-"""What ``l0arm.json`` says of a saved network: enough to cut the original to its shapes again."""
+"""What describes a saved network: ``l0arm.json`` to rebuild it, ``README.md`` for people."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from l0arm.compaction.saved.weights import LARGEST_TEXT, Fact, SavedError, parsed
+from l0arm.compaction.saved.weights import LARGEST_TEXT, SavedError, TensorInfo, parsed
 from l0arm.gating import Group
 from l0arm.gating.records import Kind, RecordError, checked, group_of, record_of
 
@@ -28,26 +28,34 @@ FIELDS: dict[str, Kind] = {
     "metrics": dict,
     "certificate": (dict, type(None)),
 }
+CARD = """---
+library_name: l0arm
+tags:
+- l0arm
+- pruning
+- sparsity
+---
+"""
 
 
 @dataclass(frozen=True)
 class Description:
     """The structure of a small network, relative to the model it was cut from."""
 
-    model: str  # the class, for people: nothing is imported by this name
+    model: str  # the name of the class; for people, nothing is imported by it
     parameters: tuple[int, int]  # of the dense and of the small network
     groups: tuple[Group, ...]
     kept: tuple[tuple[int, ...], ...]  # of every group: its open units that something reads
-    replaced: tuple[str, ...]  # attention modules that were exchanged to lose heads
-    attributes: Mapping[str, int]  # integers that count units, as they are now
-    original: Mapping[str, Fact]
-    tensors: Mapping[str, Fact]
+    replaced: tuple[str, ...]  # attention modules that were replaced to lose heads
+    attributes: Mapping[str, int]  # integers that count units, after the cut
+    original: Mapping[str, TensorInfo]
+    tensors: Mapping[str, TensorInfo]
     tensors_sha256: str
     metrics: Mapping[str, Any] = field(default_factory=dict)
     certificate: Mapping[str, Any] | None = None
 
     def to_json(self) -> str:
-        """Text with the sum of its own content; every group and tensor has a line."""
+        """As text with a checksum of its content; every group and tensor has a line."""
         record: dict[str, Any] = {
             "format": FORMAT,
             "version": VERSION,
@@ -59,8 +67,8 @@ class Description:
             ],
             "replaced": list(self.replaced),
             "attributes": dict(self.attributes),
-            "original": _records_of(self.original),
-            "tensors": _records_of(self.tensors),
+            "original": _tensor_records(self.original),
+            "tensors": _tensor_records(self.tensors),
             "tensors_sha256": self.tensors_sha256,
             "metrics": dict(self.metrics),
             "certificate": None if self.certificate is None else dict(self.certificate),
@@ -74,24 +82,33 @@ class Description:
 
     @classmethod
     def from_json(cls, data: bytes, where: str) -> Description:
-        """What the text says, every field checked; it may have been written by anybody."""
+        """Parse the text and validate every field; anybody may have written it."""
         record = parsed(data, where)
-        _check_head(record, where)
-        _check_sum(record, where)
+        _check_version(record, where)
+        _check_digest(record, where)
         try:
             record = checked(record, where, FIELDS)
             entries = [_group(e, f"{where}, group {n}") for n, e in enumerate(record["groups"])]
         except RecordError as error:
             raise SavedError(str(error)[:400]) from None
+        counts, replaced, attributes = (
+            record[key] for key in ("parameters", "replaced", "attributes")
+        )
+        if len(counts) != 2 or not all(type(n) is int for n in counts):
+            raise SavedError(f"{where}: parameters must be two counts, got {str(counts)[:80]}")
+        if not all(isinstance(name, str) for name in replaced):
+            raise SavedError(f"{where}: replaced must list names of modules")
+        if not all(type(value) is int for value in attributes.values()):
+            raise SavedError(f"{where}: attributes must be integers")
         return cls(
             model=record["model"],
-            parameters=_two_counts(record["parameters"], where),
+            parameters=(counts[0], counts[1]),
             groups=tuple(group for group, _ in entries),
             kept=tuple(kept for _, kept in entries),
-            replaced=_names(record["replaced"], where),
-            attributes=_integers(record["attributes"], where),
-            original=_facts_read(record["original"], f"{where}, original"),
-            tensors=_facts_read(record["tensors"], f"{where}, tensors"),
+            replaced=tuple(replaced),
+            attributes=attributes,
+            original=_tensor_infos(record["original"], f"{where}, original"),
+            tensors=_tensor_infos(record["tensors"], f"{where}, tensors"),
             tensors_sha256=record["tensors_sha256"],
             metrics=record["metrics"],
             certificate=record["certificate"],
@@ -99,7 +116,7 @@ class Description:
 
 
 def read_description(path: Path) -> Description:
-    """The description in a file of bounded size."""
+    """The description in a file, whose size is bounded."""
     size = path.stat().st_size
     if size > LARGEST_TEXT:
         raise SavedError(f"{path} has {size:,} bytes; a description has {LARGEST_TEXT:,} at most")
@@ -107,13 +124,13 @@ def read_description(path: Path) -> Description:
 
 
 def digest(record: Mapping[str, Any]) -> str:
-    """SHA-256 of what a record says, whatever its order and spacing."""
-    told = {key: value for key, value in record.items() if key != "sha256"}
-    text = json.dumps(told, sort_keys=True, allow_nan=False)
+    """SHA-256 of a record's content, whatever its order and spacing."""
+    content = {key: value for key, value in record.items() if key != "sha256"}
+    text = json.dumps(content, sort_keys=True, allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _check_head(record: dict[str, Any], where: str) -> None:
+def _check_version(record: dict[str, Any], where: str) -> None:
     if record.get("format") != FORMAT:
         raise SavedError(f"{where} does not describe a network that l0arm.save wrote")
     version = record.get("version")
@@ -126,12 +143,12 @@ def _check_head(record: dict[str, Any], where: str) -> None:
         )
 
 
-def _check_sum(record: dict[str, Any], where: str) -> None:
+def _check_digest(record: dict[str, Any], where: str) -> None:
     try:
-        told = digest(record)
+        expected = digest(record)
     except (ValueError, RecursionError):  # what cannot be written again, e.g. half a character
-        told = ""
-    if record.pop("sha256", None) != told:
+        expected = ""
+    if record.pop("sha256", None) != expected:
         raise SavedError(f"{where} was changed after it was written: its SHA-256 is another")
 
 
@@ -149,37 +166,19 @@ def _group(entry: Any, where: str) -> tuple[Group, tuple[int, ...]]:
     return group, tuple(kept)
 
 
-def _two_counts(counts: list[Any], where: str) -> tuple[int, int]:
-    if len(counts) != 2 or not all(type(n) is int for n in counts):
-        raise SavedError(f"{where}: parameters must be two counts, got {str(counts)[:80]}")
-    return counts[0], counts[1]
-
-
-def _names(names: list[Any], where: str) -> tuple[str, ...]:
-    if not all(isinstance(name, str) for name in names):
-        raise SavedError(f"{where}: replaced must list names of modules")
-    return tuple(names)
-
-
-def _integers(values: dict[str, Any], where: str) -> dict[str, int]:
-    if not all(type(value) is int for value in values.values()):
-        raise SavedError(f"{where}: attributes must be integers")
-    return values
-
-
-def _facts_read(record: dict[str, Any], where: str) -> dict[str, Fact]:
+def _tensor_infos(record: dict[str, Any], where: str) -> dict[str, TensorInfo]:
     found = {}
     for name, entry in record.items():
-        told = f"{where}, {name[:80]!r}"
+        place = f"{where}, {name[:80]!r}"
         try:
-            entry = checked(entry, told, {"shape": list, "dtype": str})
+            entry = checked(entry, place, {"shape": list, "dtype": str})
         except RecordError as error:
             raise SavedError(str(error)[:400]) from None
-        found[name] = Fact.read(entry["shape"], entry["dtype"], told)
+        found[name] = TensorInfo.read(entry["shape"], entry["dtype"], place)
     return found
 
 
-def _records_of(facts: Mapping[str, Fact]) -> dict[str, Any]:
+def _tensor_records(facts: Mapping[str, TensorInfo]) -> dict[str, Any]:
     return {name: {"shape": list(f.shape), "dtype": f.dtype} for name, f in facts.items()}
 
 
@@ -194,3 +193,44 @@ def _lines(value: Any) -> str:
     if isinstance(value, list) and value and isinstance(value[0], dict):
         return "[\n" + ",\n".join(f" {_text(v)}" for v in value) + "\n]"
     return _text(value)
+
+
+def model_card(description: Description, size: int) -> str:
+    """The model card as Markdown; ``size`` is that of the tensors in bytes."""
+    dense, small = description.parameters
+    name = description.model.rpartition(".")[2]
+    widths = "-".join(str(len(kept)) for kept in description.kept)
+    rows = "\n".join(
+        f"| {_cell(group.name)} | {group.units:,} | {len(kept):,} |"
+        for group, kept in zip(description.groups, description.kept, strict=True)
+    )
+    metrics = "\n".join(
+        f"- {_cell(key)}: {_cell(value)}" for key, value in description.metrics.items()
+    )
+    return f"""{CARD}
+# {name}, {widths}
+
+A `{description.model}` from which l0arm removed units by learned gates:
+{small:,} of {dense:,} parameters are left ({100 * small / max(dense, 1):.1f} %), {size:,} bytes.
+
+| group | units before | units left |
+|---|---|---|
+{rows}
+{f"{chr(10)}{metrics}{chr(10)}" if metrics else ""}
+## How to load it
+
+```python
+import l0arm
+from {description.model.rpartition(".")[0]} import {name}
+
+model = l0arm.load("path/of/this/folder", {name})  # or a function that returns the original model
+```
+
+`{name}()` must build the model as it was before units were removed; `l0arm.json` says which units
+are left, and `model.safetensors` has the weights. Nothing in this folder is executed.
+"""
+
+
+def _cell(value: object) -> str:
+    """Text that cannot break out of its line or cell."""
+    return " ".join(str(value).split()).replace("|", "\\|").replace("`", "'")[:200]

@@ -1,7 +1,7 @@
-"""One width for the MLPs of all layers, so that a plain ``config.json`` can say it.
+"""One width for the MLPs of all layers, so that a plain ``config.json`` can state it.
 
-The configuration of a transformer has one number for the width of its MLPs, not one for each
-layer. Every layer gets the width of the widest: the most probable of its closed units open again.
+The configuration of a transformer has one number for the width of its MLPs, not one per layer.
+Every layer gets the width of the widest: its most probable closed units are re-opened.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from torch import Tensor
 
 from l0arm.compaction.saved.weights import SavedError
 from l0arm.gating import Gated
+from l0arm.gating.mask import reopen
 
-# By model_type: what the configuration calls the width, and the weight that makes an MLP's units.
+# By model_type: the name of the width in the configuration, and the weight that makes the units.
 WIDTHS = {
     "bert": ("intermediate_size", ".intermediate.dense.weight"),
     "gpt2": ("n_inner", ".mlp.c_fc.weight"),
@@ -26,10 +27,10 @@ WIDTHS = {
 
 @dataclass(frozen=True)
 class TiedWidths:
-    """Gates that leave every MLP the same width, and the configuration that says it."""
+    """Gates that leave every MLP the same width, and the configuration that states it."""
 
-    z: Tensor
-    width: int
+    z: Tensor  # z-bar with units re-opened: what the small network is cut by
+    reference: Tensor  # what the small network has to reproduce
     config: str
 
 
@@ -42,16 +43,21 @@ def tie_widths(gated: Gated) -> TiedWidths:
             f"uniform=True knows the models of transformers that are {', '.join(sorted(WIDTHS))}; "
             f"got {type(gated.model).__name__}. Leave it out, and load with l0arm.load"
         )
-    z = gated.deterministic()
-    spans = _mlps(gated, config.num_hidden_layers, maker, z)
-    width = max(1, *(int((z[span] != 0).sum()) for span in spans))
-    pi = gated.gates.open_probability.detach()
-    for span in spans:
-        _widen(z, pi, span, width)
+    trained = gated.deterministic()
+    spans = _mlps(gated, config.num_hidden_layers, maker, trained)
+    width = max(1, *(int((trained[span] != 0).sum()) for span in spans))
+    z = trained.clone()
+    with torch.no_grad():
+        gates = gated.gates
+        for span in spans:
+            reopen(z, span, gates, width)
+        # Built from the trained gates, not from what reopen wrote, so that it can tell a mistake.
+        reopened = (trained == 0) & (z != 0)
+        reference = torch.where(reopened, gates.kept_value(), trained)
     small = copy.deepcopy(config)
     setattr(small, attribute, width)
     small.architectures = [type(gated.model).__name__]
-    return TiedWidths(z, width, small.to_json_string(use_diff=False))
+    return TiedWidths(z, reference, small.to_json_string(use_diff=False))
 
 
 def _mlps(gated: Gated, layers: int, maker: str, z: Tensor) -> list[slice]:
@@ -72,12 +78,3 @@ def _mlps(gated: Gated, layers: int, maker: str, z: Tensor) -> list[slice]:
             "them all, or leave uniform out and load with l0arm.load"
         )
     return spans
-
-
-def _widen(z: Tensor, pi: Tensor, span: slice, width: int) -> None:
-    """Open the most probable closed gates again, at their g(phi)."""
-    missing = width - int((z[span] != 0).sum())
-    if missing > 0:
-        closed = torch.where(z[span] == 0, pi[span], -1.0)
-        again = span.start + closed.topk(missing).indices
-        z[again] = pi[again].clamp(min=torch.finfo(z.dtype).tiny)

@@ -1,4 +1,4 @@
-"""A file of tensors (safetensors), judged by its header before any tensor is read.
+"""A file of tensors (safetensors), validated by its header before any tensor is read.
 
 The format: eight bytes with the length of the header, the header as JSON (name -> dtype, shape,
 first and last byte), then the bytes of the tensors, one after the other without gaps.
@@ -42,19 +42,19 @@ class SavedError(ValueError):
 
 
 @dataclass(frozen=True)
-class Fact:
-    """What is said of a tensor without looking at its numbers."""
+class TensorInfo:
+    """The shape and dtype of a tensor."""
 
     shape: tuple[int, ...]
     dtype: str
 
     @classmethod
-    def of(cls, tensor: Tensor) -> Fact:
+    def of(cls, tensor: Tensor) -> TensorInfo:
         return cls(tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."))
 
     @classmethod
-    def read(cls, shape: list[Any], dtype: str, where: str) -> Fact:
-        """From a record, which may say anything."""
+    def read(cls, shape: list[Any], dtype: str, where: str) -> TensorInfo:
+        """From a record that anybody may have written."""
         if len(shape) > DIMENSIONS or not all(type(n) is int and 0 <= n < 2**48 for n in shape):
             raise SavedError(f"{where}: no tensor has the shape {str(shape)[:80]}")
         if dtype not in KNOWN:
@@ -63,7 +63,13 @@ class Fact:
 
     @property
     def numbers(self) -> int:
+        """How many numbers the tensor holds."""
         return math.prod(self.shape)
+
+    @property
+    def kind(self) -> str:
+        """The dtype, but for the precision of floats."""
+        return "float" if "float" in self.dtype else self.dtype
 
     def __str__(self) -> str:
         return f"{self.dtype} of shape {self.shape}"
@@ -77,13 +83,13 @@ def tensors_once(model: nn.Module) -> dict[str, Tensor]:
     return dict(first.values())
 
 
-def facts_of(model: nn.Module) -> dict[str, Fact]:
-    """What is to be said of the tensors of a model."""
-    return {name: Fact.of(tensor) for name, tensor in tensors_once(model).items()}
+def tensor_infos(model: nn.Module) -> dict[str, TensorInfo]:
+    """Shape and dtype of every tensor of a model."""
+    return {name: TensorInfo.of(tensor) for name, tensor in tensors_once(model).items()}
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Write the tensors, one after the other as they are numbered in memory."""
+    """Write the tensors in contiguous form."""
     safetensors = _safetensors()
     plain = {
         name: tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
@@ -93,7 +99,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
 
 
 def read_tensors(path: Path) -> Iterator[tuple[str, Tensor]]:
-    """The tensors one by one; judge the header first."""
+    """The tensors one by one; validate the header first."""
     safetensors = _safetensors()
     try:
         with safetensors.safe_open(path, framework="pt") as file:
@@ -103,8 +109,8 @@ def read_tensors(path: Path) -> Iterator[tuple[str, Tensor]]:
         raise SavedError(f"{path}: {error}") from None
 
 
-def read_header(path: Path) -> dict[str, Fact]:
-    """What the file holds, if its header is sound and all it declares lies within the file."""
+def read_header(path: Path) -> dict[str, TensorInfo]:
+    """The tensors that a file declares, if its header is sound and all of them lie within it."""
     size = path.stat().st_size
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
@@ -123,14 +129,14 @@ def read_header(path: Path) -> dict[str, Fact]:
     return found
 
 
-def _entry(entry: Any, where: str) -> tuple[Fact, tuple[int, int]]:
-    """A line of the header: its tensor, and the bytes it claims, which must be just enough."""
+def _entry(entry: Any, where: str) -> tuple[TensorInfo, tuple[int, int]]:
+    """An entry of the header: the tensor, and its bytes, which must be just enough."""
     try:
         entry = checked(entry, where, {"dtype": str, "shape": list, "data_offsets": list})
     except RecordError as error:
         raise SavedError(str(error)[:400]) from None
     dtype, width = DTYPES.get(entry["dtype"], (entry["dtype"], 0))
-    fact, offsets = Fact.read(entry["shape"], dtype, where), entry["data_offsets"]
+    fact, offsets = TensorInfo.read(entry["shape"], dtype, where), entry["data_offsets"]
     if len(offsets) != 2 or not all(type(n) is int and 0 <= n < 2**63 for n in offsets):
         raise SavedError(f"{where}: data_offsets must be two positions, got {str(offsets)[:80]}")
     first, last = offsets
@@ -154,9 +160,9 @@ def _check_tiling(spans: list[tuple[int, int]], size: int, path: Path) -> None:
 
 
 def parsed(data: bytes, where: str) -> dict[str, Any]:
-    """A JSON object in which no key stands twice and every number is finite."""
+    """A JSON object in which no key repeats and every number is finite."""
     try:
-        record = json.loads(data, object_pairs_hook=_once, parse_constant=_no_constant)
+        record = json.loads(data, object_pairs_hook=_unique, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
         raise SavedError(f"{where} is not sound JSON: {str(error)[:200]}") from None
     if not isinstance(record, dict):
@@ -164,19 +170,19 @@ def parsed(data: bytes, where: str) -> dict[str, Any]:
     return record
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     record = dict(pairs)
     if len(record) != len(pairs):
         raise ValueError("a key stands twice")
     return record
 
 
-def _no_constant(name: str) -> float:
+def _refuse_constant(name: str) -> float:
     raise ValueError(f"{name} is no number")
 
 
 def sha256_of(path: Path) -> str:
-    """The sum of a file, read in pieces."""
+    """The SHA-256 of a file, read in pieces."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

@@ -10,7 +10,7 @@ import typer
 
 from l0arm.compaction import inspect_saved
 from l0arm.compaction.saved.description import Description
-from l0arm.compaction.saved.weights import Fact
+from l0arm.compaction.saved.weights import TensorInfo
 from l0arm.lab.cli.console import say, say_json
 from l0arm.lab.cli.options import Json
 
@@ -53,7 +53,7 @@ def _certificate(told: Description) -> str:
     return ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in figures.items())
 
 
-def _shape(fact: Fact) -> str:
+def _shape(fact: TensorInfo) -> str:
     return " x ".join(map(str, fact.shape)) or "one number"
 
 

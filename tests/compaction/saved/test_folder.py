@@ -307,7 +307,7 @@ def test_shapes_are_judged_before_a_tensor_is_read(
     def never(path: Path) -> object:
         raise AssertionError("a tensor was read")
 
-    monkeypatch.setattr("l0arm.compaction.saved.saving.read_tensors", never)
+    monkeypatch.setattr("l0arm.compaction.saved.folder.read_tensors", never)
     edit(folder, REFUSED["fewer units"][0])
     with pytest.raises(SavedError):
         l0arm.load(folder, small_mlp)

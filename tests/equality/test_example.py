@@ -1,4 +1,4 @@
-"""Dropout is off, wherever its rate is kept and however it is called."""
+"""A model runs without dropout, wherever its rate is kept and however it is called."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from l0arm.equality.dropout import NoDropout, without_dropout
+from l0arm.equality.example import NoDropout, zero_dropout_rates
 
 
 class Config:
@@ -27,7 +27,7 @@ def test_rates_are_set_to_zero_in_modules_and_configurations() -> None:
     model: Any = nn.Sequential(nn.Dropout(0.5), nn.LSTM(3, 4, 2, dropout=0.4), nn.Dropout2d(1))
     model.config, model[1].config = Config(), Frozen()
     model.drop_prob, model.hidden = 0.1, 0.7
-    without_dropout(model)
+    zero_dropout_rates(model)
     assert (model[0].p, model[1].dropout, model[2].p, model.drop_prob) == (0, 0, 0, 0)
     assert (model.config.attention_dropout, model.config.layerdrop) == (0, 0)
     assert (model.config.hidden_size, model.hidden, model[1].config.dropout) == (8, 0.7, 0.3)
@@ -71,5 +71,5 @@ def test_a_configuration_of_the_class_is_left_alone() -> None:
     class Model(nn.Module):
         config = Config()
 
-    without_dropout(Model())
+    zero_dropout_rates(Model())
     assert Model.config.attention_dropout == 0.3

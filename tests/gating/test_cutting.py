@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 import l0arm
-from l0arm.gating.copying import copied
+from l0arm.gating.cutting import copy_model
 
 
 class Keeps(nn.Module):
@@ -31,7 +31,7 @@ def test_a_kept_activation_is_detached_in_the_copy() -> None:
     model(x)
     last = model.last
     assert last is not None
-    twin = copied(model)
+    twin = copy_model(model)
     assert twin.last is not None
     assert twin.last.is_leaf
     assert not twin.last.requires_grad
@@ -43,12 +43,12 @@ def test_a_kept_activation_is_detached_in_the_copy() -> None:
     assert all(p.requires_grad for p in twin.parameters())
 
 
-def test_a_memo_says_what_is_shared() -> None:
+def test_shared_objects_are_not_copied() -> None:
     model = nn.Sequential(nn.Linear(2, 2))
     model.config = config = {"a": 1}  # type: ignore[assignment]
-    assert copied(model).config == config
-    assert copied(model).config is not config
-    assert copied(model, {id(config): config}).config is config
+    assert copy_model(model).config == config
+    assert copy_model(model).config is not config
+    assert copy_model(model, {id(config): config}).config is config
 
 
 @pytest.mark.parametrize("method", ["l0-arm", "l0-disarm", "l0-hc"])
@@ -75,14 +75,14 @@ def test_what_cannot_be_copied_is_named(held: object) -> None:
     model = nn.Sequential(nn.Linear(4, 8), nn.Sequential(nn.ReLU()), nn.Linear(8, 2))
     model[1].guard = held
     message = r"Sequential cannot be copied because of '1\.guard'.*cannot pickle '_thread\.lock'"
-    with pytest.raises(ValueError, match=message) as told:
-        copied(model)
-    assert len(str(told.value).splitlines()) == 1
+    with pytest.raises(ValueError, match=message) as caught:
+        copy_model(model)
+    assert len(str(caught.value).splitlines()) == 1
     with pytest.raises(l0arm.planning.PlanError, match=message):
         l0arm.plan(model, torch.randn(1, 4))
 
 
-def test_a_lock_is_told_at_compaction_and_the_gates_stay() -> None:
+def test_a_lock_is_named_at_compaction_and_the_gates_stay() -> None:
     model = l0arm.models.MLP((4, 3, 2))
     model.guard = threading.Lock()  # type: ignore[assignment]
     gated = l0arm.sparsify(model, lam=0.0)
