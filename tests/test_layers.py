@@ -25,7 +25,7 @@ LAYERS = [  # from the bottom; a module may import from any layer below its own
     {"_sparsify"},
     {"_public"},  # the public names
     {"l0arm"},  # the package itself
-    {"export", "integrations"},
+    {"export", "integrations", "testing"},
     {"lab"},
     {"__main__"},
 ]
