@@ -169,7 +169,7 @@ def test_half_precision_accumulation_and_clipping_train_too(tmp_path: Path) -> N
     assert_close(fitted.gated.compact().eval()(X), fitted.gated.eval()(X))
 
 
-def test_a_module_without_gates_or_a_loss_is_told(tmp_path: Path) -> None:
+def test_a_module_without_gates_or_a_loss_is_refused(tmp_path: Path) -> None:
     with pytest.raises(NotImplementedError, match=r"needs a data_loss\(batch\)"):
         GatedTraining().data_loss(None)
     without = module()

@@ -30,7 +30,9 @@ def test_lenet_is_that_of_caffe() -> None:
 def test_wrn_28_10_has_36_5_million_parameters() -> None:
     # 36,479,194, with two norms and no bias in each block; published as 36.5 M.
     with torch.device("meta"):
-        assert parameters(WideResNet(28, 10)) == 36_479_194
+        model = WideResNet(28, 10)
+    assert parameters(model) == 36_479_194
+    assert [group.units for group in model.groups()] == [160] * 4 + [320] * 4 + [640] * 4
 
 
 @pytest.mark.parametrize(
@@ -63,7 +65,9 @@ def test_the_number_of_classes_is_free(model: nn.Module) -> None:
         (WideResNet(16, 1), [16, 16, 32, 32, 64, 64], [0.7] * 6),
     ],
 )
-def test_groups_and_their_start(model: nn.Module, units: list[int], initial: list[float]) -> None:
+def test_groups_and_their_initial_probabilities(
+    model: nn.Module, units: list[int], initial: list[float]
+) -> None:
     groups = model.groups()
     assert [group.units for group in groups] == units
     assert [group.initial for group in groups] == initial
@@ -91,7 +95,7 @@ def test_strides_halve_the_image_twice() -> None:
     assert model.blocks(model.conv1(torch.rand(1, 3, 32, 32))).shape == (1, 64, 8, 8)
 
 
-def test_a_shortcut_stands_only_where_the_shape_changes() -> None:
+def test_a_block_has_a_shortcut_only_where_the_shape_changes() -> None:
     model = WideResNet(16, 1)
     assert [block.shortcut is not None for block in model.blocks] == [
         False,

@@ -1,1 +1,1 @@
-"""Adapters to the loops that people already have; each needs the package it is named after."""
+"""Adapters for training loops of other libraries; each needs the package it is named after."""

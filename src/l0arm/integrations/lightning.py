@@ -1,8 +1,8 @@
-"""Lightning: a mixin that trains a gated model, and a callback that logs what the gates do."""
+"""Lightning: a mixin that trains a gated model, and a callback that logs the gates."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -11,27 +11,58 @@ from l0arm.gating import Gated
 from l0arm.methods import Course
 from l0arm.metrics import architecture, prune_rate
 
+if TYPE_CHECKING:
+    from lightning.pytorch import LightningModule as _Base
+else:
+    _Base = object  # the user's class adds LightningModule
+
+__all__ = ["GatedTraining", "gates_callback"]
+
 STAGE = "l0arm_stage"
 
 
-class GatedTraining:
-    """Put it before LightningModule; set ``self.gated`` and write ``data_loss(batch)``.
+class GatedTraining(_Base):
+    """A mixin for LightningModule that trains ``self.gated``.
 
-    Lightning computes ``training_step`` inside its strategy's wrapper, so that gradients are
-    averaged over processes, and multiplies the loss for half precision: nothing is special here.
-    Methods with stages have them over the trainer's ``max_epochs``. (If you write one of the hooks
-    below yourself, call ``super()``'s.)
+    List it before LightningModule, set ``self.gated`` and write ``data_loss(batch)``. Lightning
+    computes ``training_step`` inside its strategy's wrapper, which averages gradients over
+    processes, and scales the loss for half precision. Nothing special is needed for either. The
+    stages of the method are spread over the trainer's ``max_epochs``. If you override one of the
+    hooks below, call ``super()``'s.
+
+    Attributes:
+        gated: The model that ``sparsify`` returned.
+        lr: Learning rate of the weights.
+        gate_lr: Learning rate of the gates; None: the same as ``lr``.
+        weight_decay: Weight decay of the weights. Gates have none.
+        course: The stages of the method, from the start of training on.
+
+    Example:
+        ```python
+        class Digits(GatedTraining, lightning.LightningModule):
+            gate_lr = 1e-2
+
+            def __init__(self):
+                super().__init__()
+                self.gated = l0arm.sparsify(l0arm.models.LeNet5(), lam=0.1 / 60_000)
+
+            def data_loss(self, batch):
+                x, y = batch
+                return F.cross_entropy(self.gated(x), y)
+
+        lightning.Trainer(max_epochs=20, callbacks=[gates_callback()]).fit(Digits(), loader)
+        ```
     """
 
     gated: Gated
     lr: float = 1e-3
     gate_lr: float | None = None
     weight_decay: float = 0.0
-    course: Course
-    _entered: int | None = None  # the stage that a checkpoint was in
+    course: Course | None = None
+    _entered: int | None = None  # the stage of a loaded checkpoint
 
     def data_loss(self, batch: Any) -> Tensor:
-        """The loss of a batch from ``self.gated(...)``; called once or twice a step."""
+        """The loss of a batch, computed from ``self.gated(...)``; called once or twice a step."""
         raise NotImplementedError(
             f"{type(self).__name__} needs a data_loss(batch) that computes the loss from "
             "self.gated(...)"
@@ -40,44 +71,45 @@ class GatedTraining:
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         """The objective of Eq. 8."""
         loss = self.gated.loss(lambda: self.data_loss(batch))
-        log: Any = self.log  # type: ignore[attr-defined]
-        log("train_loss", loss.data.detach(), prog_bar=True)
-        log("penalty", loss.penalty.detach())
+        self.log("train_loss", loss.data.detach(), prog_bar=True)
+        self.log("penalty", loss.penalty.detach())
         return loss.total
 
     def on_train_start(self) -> None:
-        """Lay the method's stages over the epochs."""
-        super().on_train_start()  # type: ignore[misc]
-        trainer: Any = self.trainer  # type: ignore[attr-defined]
+        """Spread the method's stages over the epochs."""
+        super().on_train_start()
+        trainer = self.trainer
         epochs = trainer.max_epochs if (trainer.max_epochs or -1) > 0 else None
         self.course = Course(self.gated, self._optimizer(trainer.optimizers), epochs)
-        if trainer.global_step:  # else it begins anew, with the weights of a checkpoint at most
+        if trainer.global_step:  # otherwise training starts anew, perhaps with loaded weights
             self.course.stage = self._entered
         self._entered = None
-        self.course.begin(self.current_epoch)  # type: ignore[attr-defined]
+        self.course.begin(self.current_epoch)
 
     def on_train_epoch_start(self) -> None:
-        """Enter the epoch's stage if it is new; weigh rates and penalties."""
-        super().on_train_epoch_start()  # type: ignore[misc]
-        self.course.begin(self.current_epoch)  # type: ignore[attr-defined]
+        """Enter the epoch's stage if it is new, and set learning rates and penalty weight."""
+        super().on_train_epoch_start()
+        assert self.course is not None
+        self.course.begin(self.current_epoch)
 
     def on_train_end(self) -> None:
-        """The optimizer is without hooks again."""
-        super().on_train_end()  # type: ignore[misc]
+        """Remove the hooks from the optimizer."""
+        super().on_train_end()
+        assert self.course is not None
         self.course.end()
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """The stage that is entered belongs to the state of the gates."""
-        super().on_save_checkpoint(checkpoint)  # type: ignore[misc]
-        checkpoint[STAGE] = self.course.stage if hasattr(self, "course") else self._entered
+        """Save the current stage, which belongs to the state of the gates."""
+        super().on_save_checkpoint(checkpoint)
+        checkpoint[STAGE] = self._entered if self.course is None else self.course.stage
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """A stage is not entered again."""
-        super().on_load_checkpoint(checkpoint)  # type: ignore[misc]
+        """Load the current stage, so that it is not entered again."""
+        super().on_load_checkpoint(checkpoint)
         self._entered = checkpoint.get(STAGE)
 
     def _optimizer(self, optimizers: list[torch.optim.Optimizer]) -> torch.optim.Optimizer:
-        """The one that trains phi."""
+        """The optimizer that trains phi."""
         for optimizer in optimizers:
             trained = [p for group in optimizer.param_groups for p in group["params"]]
             if any(p is self.gated.phi for p in trained):
@@ -88,13 +120,20 @@ class GatedTraining:
         )
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """AdamW, with phi in a group of its own."""
+        """AdamW, with phi in a parameter group of its own."""
         groups = self.gated.parameter_groups(self.lr, self.gate_lr, weight_decay=self.weight_decay)
         return torch.optim.AdamW(groups)
 
 
 def gates_callback() -> Any:
-    """A lightning.Callback: after each epoch it logs the prune rates and the open units."""
+    """Make a Lightning callback that logs the prune rates and the open units after each epoch.
+
+    Returns:
+        A ``lightning.pytorch.Callback``. The module it is used with has a Gated as ``gated``.
+
+    Raises:
+        ImportError: Lightning is not installed.
+    """
     try:
         from lightning.pytorch.callbacks import Callback
     except ImportError:

@@ -1,10 +1,10 @@
-"""Hugging Face: a mix-in that makes Trainer train a gated model, and a callback for its log."""
+"""Hugging Face: a mixin that makes Trainer train a gated model, and a callback for its log."""
 
 from __future__ import annotations
 
 import inspect
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -13,19 +13,43 @@ from l0arm.distributed import loss_through, unwrapped
 from l0arm.methods import Course
 from l0arm.metrics import architecture, prune_rate
 
+if TYPE_CHECKING:
+    from transformers import Trainer as _Base
+else:
+    _Base = object  # the user's class adds Trainer
 
-class GatedTrainerMixin:
-    """``class GatedTrainer(GatedTrainerMixin, Trainer): gate_lr = 1e-2``
+__all__ = ["GatedTrainerMixin", "gates_callback"]
+
+
+class GatedTrainerMixin(_Base):
+    """A mixin for transformers.Trainer that trains a gated model.
 
     The model is ``sparsify(model, ...)`` of one whose outputs have a loss. Set
-    ``remove_unused_columns=False`` in the arguments: the signature of a gated model names none.
-    Methods with stages have them over the epochs of the training.
+    ``remove_unused_columns=False`` in the training arguments: the signature of a gated model names
+    no columns. The stages of the method are spread over the epochs of the training.
+
+    Attributes:
+        gate_lr: Learning rate of the gates; None: the same as that of the weights.
+
+    Raises:
+        TypeError: The model is not gated.
+        ValueError: The loss is not that of the model: ``label_smoothing_factor`` or
+            ``compute_loss_func`` is set.
+
+    Example:
+        ```python
+        class GatedTrainer(GatedTrainerMixin, transformers.Trainer):
+            gate_lr = 1e-2
+
+        gated = l0arm.sparsify(model, example_kwargs=batch, lam=1e-6)
+        trainer = GatedTrainer(gated, arguments, train_dataset=rows)
+        trainer.add_callback(gates_callback())
+        trainer.train()
+        ```
     """
 
-    gate_lr: float | None = None  # that of the weights
-    optimizer: Any
-    args: Any
-    model: nn.Module
+    gate_lr: float | None = None
+    optimizer: Any  # of Trainer
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         values = (*args, *kwargs.values())
@@ -41,7 +65,7 @@ class GatedTrainerMixin:
             names = inspect.signature(inner.forward).parameters
             self.label_names = [name for name in names if "label" in name]
         self.model_accepts_loss_kwargs = False  # the loss is a mean: Trainer divides it itself
-        self.add_callback(_stages_callback())  # type: ignore[attr-defined]
+        self.add_callback(_stages_callback())
 
     def compute_loss(
         self, model: nn.Module, inputs: Any, return_outputs: bool = False, **kwargs: Any
@@ -61,10 +85,10 @@ class GatedTrainerMixin:
         return (total, kept[0]) if return_outputs else total
 
     def create_optimizer(self, *args: Any, **kwargs: Any) -> Any:
-        """AdamW: the weights as Trainer groups them, then phi without decay."""
+        """AdamW: the weights grouped as Trainer does, then phi without weight decay."""
         if self.optimizer is None:
             gated, settings = unwrapped(self.model), self.args
-            decaying = set(self.get_decay_parameter_names(gated.model))  # type: ignore[attr-defined]
+            decaying = set(self.get_decay_parameter_names(gated.model))
             parameters = [(n, p) for n, p in gated.model.named_parameters() if p.requires_grad]
             gates = gated.parameter_groups(settings.learning_rate, self.gate_lr)[1]
             groups = [
@@ -82,7 +106,7 @@ class GatedTrainerMixin:
 
 
 def _stages_callback() -> Any:
-    """A transformers.TrainerCallback that lays the method's stages over the epochs."""
+    """A transformers.TrainerCallback that spreads the method's stages over the epochs."""
     from transformers import TrainerCallback
 
     class StagesCallback(TrainerCallback):
@@ -90,7 +114,7 @@ def _stages_callback() -> Any:
 
         def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             optimizer = kwargs["optimizer"]
-            inner = getattr(optimizer, "optimizer", optimizer)  # of accelerate's wrapper
+            inner = getattr(optimizer, "optimizer", optimizer)  # inside accelerate's wrapper
             known = state.num_train_epochs < sys.maxsize  # data without a length, and max_steps
             epochs = state.num_train_epochs if known else None
             self.course = Course(unwrapped(kwargs["model"]), inner, epochs)
@@ -107,7 +131,14 @@ def _stages_callback() -> Any:
 
 
 def gates_callback() -> Any:
-    """A transformers.TrainerCallback: after each epoch the prune rates enter the log history."""
+    """Make a Trainer callback that appends the prune rates to the log history after each epoch.
+
+    Returns:
+        A ``transformers.TrainerCallback``.
+
+    Raises:
+        ImportError: transformers is not installed.
+    """
     try:
         from transformers import TrainerCallback
     except ImportError:

@@ -1,4 +1,4 @@
-"""The paper's networks: plain modules, each with its groups()."""
+"""The networks of the paper: plain modules, each with a ``groups()`` method."""
 
 from l0arm.models.lenet5 import LeNet5
 from l0arm.models.mlp import MLP

@@ -14,8 +14,12 @@ class LeNet5(nn.Module):
 
     The 800 flattened inputs of ``fc1`` have gates of their own on top of those of the 50 filters.
 
-    >>> [group.units for group in LeNet5().groups()]
-    [20, 50, 800, 500]
+    Args:
+        classes: The number of outputs.
+
+    Example:
+        >>> [group.units for group in LeNet5().groups()]
+        [20, 50, 800, 500]
     """
 
     def __init__(self, classes: int = 10) -> None:
@@ -26,14 +30,17 @@ class LeNet5(nn.Module):
         self.fc2 = nn.Linear(500, classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.conv1(x)  # channels last from here on: pooling and conv2 are faster so
-        x = F.relu(F.max_pool2d(self.conv2(x), 2))  # ReLU after pooling: the same, on a quarter
+        x = self.conv1(x)  # channels last from here on: pooling and conv2 are faster that way
+        x = F.relu(F.max_pool2d(self.conv2(x), 2))  # ReLU last: a quarter of the work
         x = F.relu(self.fc1(x.flatten(1)))
         logits: Tensor = self.fc2(x)
         return logits
 
     def groups(self) -> tuple[Group, ...]:
-        """All open at 0.5 (Sec. 5.1): a filter is its kernel, a neuron its fan-out."""
+        """Filters and neurons, open at 0.5 (Sec. 5.1).
+
+        A filter counts the weights of its kernel, a neuron those of its fan-out.
+        """
         conv1, conv2 = Slice("conv1.weight", 0), Slice("conv2.weight", 0)
         fc1, fc2 = Slice("fc1.weight", 1), Slice("fc2.weight", 1)
         return (

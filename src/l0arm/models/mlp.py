@@ -12,10 +12,14 @@ from l0arm.gating import Group, Slice
 
 
 class MLP(nn.Module):
-    """Fully connected layers with ReLU between them; the gates sit on the inputs of each layer.
+    """Fully connected layers with ReLU between them; the gates act on the inputs of each layer.
 
-    >>> MLP().fc1
-    Linear(in_features=784, out_features=300, bias=True)
+    Args:
+        sizes: The widths: inputs, hidden layers, outputs. The layers are ``fc1``, ``fc2``, ...
+
+    Example:
+        >>> MLP().fc1
+        Linear(in_features=784, out_features=300, bias=True)
     """
 
     def __init__(self, sizes: Sequence[int] = (784, 300, 100, 10)) -> None:
@@ -32,7 +36,10 @@ class MLP(nn.Module):
         return logits
 
     def groups(self) -> tuple[Group, ...]:
-        """Input neurons open at 0.8, hidden neurons at 0.5 (Sec. 5.1); a unit is its fan-out."""
+        """Input neurons, open at 0.8, and hidden neurons, open at 0.5 (Sec. 5.1).
+
+        A neuron counts the weights of its fan-out.
+        """
         groups = []
         for producer, name in zip([None, *self.layers], self.layers, strict=False):
             weight = Slice(f"{name}.weight", dim=1)
@@ -44,7 +51,7 @@ class MLP(nn.Module):
             groups.append(
                 Group(
                     name=name,
-                    units=self.get_submodule(name).in_features,  # type: ignore[arg-type]
+                    units=self.get_parameter(f"{name}.weight").shape[1],
                     reads=(weight,),
                     makes=made,
                     counts=(weight,),

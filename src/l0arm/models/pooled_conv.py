@@ -1,8 +1,8 @@
 """Convolution, 2 x 2 max pooling and ReLU in one, as matrix products: fast for few input channels.
 
 Patches are laid out by image rows, ``rows[y, c, j, b, x] = image[b, c, y, x + j]``, so that the
-columns of output row y are the contiguous block ``rows[y : y + k]``: k times less to copy than
-im2col. Even and odd x stand apart, so that the four outputs that a pooling window compares lie in
+columns of output row y are the contiguous block ``rows[y : y + k]``. This copies k times less than
+im2col. Even and odd x are stored separately, so that the four outputs of a pooling window are in
 four arrays, and pooling is their maximum.
 """
 
@@ -40,8 +40,8 @@ class PooledConv2d(nn.Conv2d):
 
 
 def by_products(x: Tensor, weight: Tensor) -> bool:
-    """Whether matrix products are the better way, and possible: pooling windows tile the output."""
-    # An exported graph is better off with stock operators, and so are a few images.
+    """Whether matrix products are possible (pooling windows tile the output) and faster."""
+    # Stock operators are better in an exported graph, and for a few images.
     if torch.compiler.is_compiling() or x.shape[0] < SMALL_BATCH:
         return False
     return all((side - weight.shape[-1]) % 2 == 1 for side in x.shape[2:])
@@ -57,15 +57,15 @@ def rows_of(x: Tensor, k: int) -> Tensor:
     """``rows[y, c, j, parity, b, x2] = x[b, c, y, 2 x2 + parity + j]`` as (height, c k, n)."""
     w = (x.shape[3] - k + 1) // 2
     by_row = _autocast(x).permute(2, 1, 0, 3)  # y, c, b, x
-    apart = (*by_row.shape[:3], w, 2)
-    shifted = [by_row[..., j : j + 2 * w].reshape(apart) for j in range(k)]
+    by_parity = (*by_row.shape[:3], w, 2)
+    shifted = [by_row[..., j : j + 2 * w].reshape(by_parity) for j in range(k)]
     rows = torch.stack([s.permute(0, 1, 4, 2, 3) for s in shifted], dim=2)
     return rows.flatten(3).flatten(1, 2)
 
 
 def convolved(rows: Tensor, weight: Tensor) -> Tensor:
     """The convolution, before pooling, as (output row, filter, n)."""
-    kernel = _autocast(weight).transpose(1, 2).flatten(1)  # (filters, k c k), as the rows lie
+    kernel = _autocast(weight).transpose(1, 2).flatten(1)  # (filters, k c k), ordered like rows
     outputs: Tensor = _RowProduct.apply(rows, kernel, weight.shape[-1])  # type: ignore[no-untyped-call]
     return outputs
 
@@ -81,7 +81,7 @@ def pooled(outputs: Tensor, bias: Tensor, x: Tensor) -> Tensor:
 
 
 def _autocast(x: Tensor) -> Tensor:
-    """As autocast would do for conv2d."""
+    """Cast as autocast does for conv2d."""
     kind = x.device.type
     return x.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else x
 
@@ -110,13 +110,13 @@ class _RowProduct(torch.autograd.Function):
 
 
 def _overlapping(rows: Tensor, k: int) -> Tensor:
-    """(height, c k, n) seen as (height - k + 1, k c k, n): k rows from every row on."""
+    """A view of (height, c k, n) as (height - k + 1, k c k, n): k rows starting at every row."""
     height, depth, n = rows.shape
     return rows.as_strided((height - k + 1, k * depth, n), (depth * n, n, 1))
 
 
 class _MaxOfPhases(torch.autograd.Function):
-    """Maximum over dims 1 and 3 of (h, 2, filters, 2, n); of equals the first has the gradient."""
+    """Maximum over dims 1 and 3 of (h, 2, filters, 2, n); the first of ties has the gradient."""
 
     @staticmethod
     def forward(ctx: Any, y: Tensor) -> Tensor:

@@ -14,9 +14,19 @@ from l0arm.gating import Group, Slice
 class WideResNet(nn.Module):
     """WRN-depth-widen with pre-activation blocks, for 32 x 32 images.
 
-    >>> model = WideResNet(depth=28, widen=10)
-    >>> [group.units for group in model.groups()]
-    [160, 160, 160, 160, 320, 320, 320, 320, 640, 640, 640, 640]
+    Args:
+        depth: The number of layers, 6 n + 4 for n blocks in each of three stages.
+        widen: The factor on the widths 16, 32 and 64 of the stages.
+        dropout: The dropout probability inside of each block.
+        classes: The number of outputs.
+
+    Raises:
+        ValueError: The depth is not 6 n + 4.
+
+    Example:
+        >>> model = WideResNet(depth=10, widen=2)
+        >>> [group.units for group in model.groups()]
+        [32, 64, 128]
     """
 
     def __init__(
@@ -39,14 +49,14 @@ class WideResNet(nn.Module):
         _initialise(self)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = x.contiguous(memory_format=torch.channels_last)  # convolutions are faster so on CPUs
+        x = x.contiguous(memory_format=torch.channels_last)  # faster convolutions on CPUs
         x = F.relu(self.norm(self.blocks(self.conv1(x))))
         logits: Tensor = self.fc(x.mean((2, 3)))
         return logits
 
     def groups(self) -> tuple[Group, ...]:
         """The filters of the first convolution of each block, open at 0.7 (Sec. 5.1)."""
-        return tuple(_group(f"blocks.{n}", b) for n, b in enumerate(self.blocks))
+        return tuple(_group(self, f"blocks.{n}") for n in range(len(self.blocks)))
 
 
 class Block(nn.Module):
@@ -70,13 +80,13 @@ class Block(nn.Module):
         return skip + residual
 
 
-def _group(name: str, block: nn.Module) -> Group:
-    """The gate follows norm2: what a closed filter would send is cut where conv2 reads it."""
+def _group(model: WideResNet, name: str) -> Group:
+    """The filters of a block's conv1. Their gates follow norm2: conv2 reads open filters only."""
     kernel = Slice(f"{name}.conv1.weight", 0)
     norm = ("weight", "bias", "running_mean", "running_var")
     return Group(
         name=f"{name}.conv1",
-        units=block.conv1.out_channels,  # type: ignore[union-attr, arg-type]
+        units=model.get_parameter(kernel.tensor).shape[0],
         reads=(Slice(f"{name}.conv2.weight", 1),),
         makes=(kernel, *(Slice(f"{name}.norm2.{key}", 0) for key in norm)),
         counts=(kernel,),
@@ -85,7 +95,7 @@ def _group(name: str, block: nn.Module) -> Group:
 
 
 def _initialise(model: nn.Module) -> None:
-    """He's initialisation for convolutions, as in the published Wide-ResNet."""
+    """Initialise convolutions as He et al. do, as in the published Wide-ResNet."""
     for module in model.modules():
         if isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")

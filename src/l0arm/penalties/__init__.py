@@ -1,4 +1,7 @@
-"""What being open costs."""
+"""What being open costs: penalties on the gates, added to the data loss.
+
+A penalty is a callable ``(gated, gates) -> scalar tensor``, differentiable in phi.
+"""
 
 from l0arm.penalties.kl import GateKL
 from l0arm.penalties.norms import L0, L1, L2

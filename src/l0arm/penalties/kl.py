@@ -1,4 +1,4 @@
-"""Kullback-Leibler divergences of the Bayesian methods, one number for every entry."""
+"""Kullback-Leibler divergences of the Bayesian methods, elementwise, and the penalty they make."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ K1, K2, K3 = 0.63576, 1.87320, 1.48695
 
 
 def log_uniform_kl(log_alpha: Tensor) -> Tensor:
-    """KL(N(w, alpha w^2) || p(w) ~ 1/|w|), up to a constant: it tends to 0 as alpha grows."""
+    """KL(N(w, alpha w^2) || p(w) ~ 1/|w|), up to a constant chosen so that it tends to 0."""
     return K1 - K1 * torch.sigmoid(K2 + K3 * log_alpha) + F.softplus(-log_alpha) / 2
 
 
@@ -38,15 +38,15 @@ def gamma_kl(mean: Tensor, variance: Tensor, scale: float = 1.0) -> Tensor:
 
 
 def inverse_gamma_kl(mean: Tensor, variance: Tensor) -> Tensor:
-    """KL(LogNormal(mean, variance) || InverseGamma(1/2, 1)): that of 1/x to Gamma(1/2, 1)."""
+    """KL(LogNormal(mean, variance) || InverseGamma(1/2, 1)), by 1/x ~ Gamma(1/2, 1)."""
     return gamma_kl(-mean, variance)
 
 
 def truncated_log_normal_kl(gates: TruncatedLogNormalGates) -> Tensor:
-    """KL(q || log-uniform on [e^A, e^B]) of structured Bayesian pruning's gates.
+    """KL(q || log-uniform on [e^A, e^B]) of the gates of structured Bayesian pruning.
 
     log(B - A) - log(2 pi e)/2 - log sigma - log Z - (alpha phi(alpha) - beta phi(beta)) / (2 Z).
-    With mu many sigma outside of [A, B] the same is a series, since the terms cancel.
+    With mu many sigma outside of [A, B] the terms cancel, so a series is used there.
     """
     gates = gates.wide
     far = _outside(gates) > FAR
@@ -55,8 +55,13 @@ def truncated_log_normal_kl(gates: TruncatedLogNormalGates) -> Tensor:
 
 
 def _entropy(gates: TruncatedLogNormalGates) -> Tensor:
-    """Of log z, in nats."""
-    low, high = (_edge(edge, gates.log_mass) for edge in gates.edges)
+    """The entropy of log z, in nats."""
+
+    def edge(x: Tensor) -> Tensor:
+        """x phi(x) / Z, with the normal density phi, from logarithms."""
+        return x * torch.exp(-(x**2) / 2 - math.log(2 * math.pi) / 2 - gates.log_mass)
+
+    low, high = map(edge, gates.edges)
     return math.log(2 * math.pi * math.e) / 2 + gates.log_sigma + gates.log_mass + (low - high) / 2
 
 
@@ -67,7 +72,7 @@ def _outside(gates: TruncatedLogNormalGates) -> Tensor:
 
 
 def _tail_entropy(gates: TruncatedLogNormalGates) -> Tensor:
-    """For mu at t sigma outside: nearly exponential, of rate t / sigma.
+    """The entropy for mu at t sigma outside, where log z is nearly exponential of rate t / sigma.
 
     log sigma - log t + log P + (1 + (1 - P) / (s P)) / 2, with s = 1/t^2.
     """
@@ -76,14 +81,24 @@ def _tail_entropy(gates: TruncatedLogNormalGates) -> Tensor:
     return gates.log_sigma - t.log() + log_p + (1 + shortfall(s) * torch.exp(-log_p)) / 2
 
 
-def _edge(x: Tensor, log_mass: Tensor) -> Tensor:
-    """x phi(x) / Z, with the normal density phi, from logarithms."""
-    return x * torch.exp(-(x**2) / 2 - math.log(2 * math.pi) / 2 - log_mass)
-
-
 @dataclass(frozen=True)
 class GateKL:
-    """``sum over gates of lam KL``, for a divergence that every gate has on its own."""
+    """The penalty ``sum over gates of lam KL``, for a divergence that each gate has on its own.
+
+    Args:
+        lam: The strength: one number, or one per group.
+        divergence: Maps the gates to a tensor with one number per gate.
+
+    Raises:
+        ValueError: A strength is negative or not finite.
+
+    Example:
+        >>> import l0arm
+        >>> gated = l0arm.sparsify(l0arm.models.MLP((6, 4, 2)), method="sbp", lam=0.5)
+        >>> penalty = GateKL(0.5, truncated_log_normal_kl)
+        >>> torch.equal(penalty(gated, gated.gates), gated.penalty())
+        True
+    """
 
     lam: Strength
     divergence: Callable[[Any], Tensor]

@@ -1,7 +1,7 @@
-"""Expected norms of theta under the gates: what being open costs (Eq. 5, 15-18).
+"""Expected norms of theta under the gates (Eq. 5, 15-18).
 
-Each is a sum over groups of P(open) times a number that the weights |g| of the unit give:
-how many they are (L0), their absolute values (L1), their squares (L2).
+Each is a sum over units of P(open) times the number of the unit's weights (L0), the sum of their
+absolute values (L1) or of their squares (L2).
 """
 
 from __future__ import annotations
@@ -20,7 +20,22 @@ from l0arm.penalties.strength import Strength, checked, per_gate, per_group
 
 @dataclass(frozen=True)
 class L0:
-    """``lam * sum_g |g| g(phi_g)``, Eq. 5 and Eq. 17."""
+    """The expected L0 norm ``lam * sum_g |g| g(phi_g)``, Eq. 5 and Eq. 17.
+
+    Args:
+        lam: The strength lambda: one number, one per group in order, or a mapping from the names of
+            the groups.
+
+    Raises:
+        ValueError: A strength is negative or not finite.
+
+    Example:
+        >>> import l0arm
+        >>> gated = l0arm.sparsify(l0arm.models.MLP((6, 4, 2)), lam=0.0)
+        >>> _ = gated.phi.data.fill_(0.0)  # every gate is open with probability 1/2
+        >>> L0(0.5)(gated, gated.gates).item()  # of 32 weights
+        8.0
+    """
 
     lam: Strength
 
@@ -34,7 +49,24 @@ class L0:
 
 @dataclass(frozen=True)
 class L1:
-    """``lam * sum_j g(phi_j) |theta~_j|``, Eq. 15."""
+    """The expected L1 norm ``lam * sum_j g(phi_j) |theta~_j|``, Eq. 15.
+
+    Args:
+        lam: The strength lambda: one number, one per group in order, or a mapping from the names of
+            the groups.
+
+    Raises:
+        ValueError: A strength is negative or not finite.
+
+    Example:
+        >>> import l0arm
+        >>> gated = l0arm.sparsify(l0arm.models.MLP((6, 4, 2)), lam=0.0)
+        >>> _ = gated.phi.data.fill_(0.0)  # every gate is open with probability 1/2
+        >>> for layer in (gated.model.fc1, gated.model.fc2):
+        ...     _ = layer.weight.data.fill_(-3.0)
+        >>> L1(0.5)(gated, gated.gates).item()  # of 32 weights
+        24.0
+    """
 
     lam: Strength
 
@@ -47,7 +79,24 @@ class L1:
 
 @dataclass(frozen=True)
 class L2:
-    """``lam * sum_g g(phi_g) sum_j theta~_j^2``, Eq. 16 and Eq. 18."""
+    """The expected squared L2 norm ``lam * sum_g g(phi_g) sum_j theta~_j^2``, Eq. 16 and Eq. 18.
+
+    Args:
+        lam: The strength lambda: one number, one per group in order, or a mapping from the names of
+            the groups.
+
+    Raises:
+        ValueError: A strength is negative or not finite.
+
+    Example:
+        >>> import l0arm
+        >>> gated = l0arm.sparsify(l0arm.models.MLP((6, 4, 2)), lam=0.0)
+        >>> _ = gated.phi.data.fill_(0.0)  # every gate is open with probability 1/2
+        >>> for layer in (gated.model.fc1, gated.model.fc2):
+        ...     _ = layer.weight.data.fill_(-3.0)
+        >>> L2(0.5)(gated, gated.gates).item()  # of 32 weights
+        72.0
+    """
 
     lam: Strength
 
@@ -73,7 +122,7 @@ def _expected_norm(
 
 
 def per_unit(values: Tensor, piece: Slice, units: int) -> Tensor:
-    """Sum the values of each unit's slice."""
+    """Sum a tensor's values over the slice of each unit."""
     if piece.dim is None:
         return values.flatten()
     rows = values.movedim(piece.dim, 0).reshape(values.shape[piece.dim], -1).sum(1)

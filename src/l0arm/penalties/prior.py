@@ -1,4 +1,4 @@
-"""A Beta prior on the keep probability of a gate: that of generalized dropout."""
+"""A Beta prior on the keep probability of a gate, as in generalized dropout."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from l0arm.contracts import Gates
 from l0arm.gating import Gated
 from l0arm.penalties.strength import Strength, checked, per_gate
 
-NEAREST = 1e-3  # pi is taken this far from 0 and 1, where the logarithms diverge
+NEAREST = 1e-3  # pi is clamped to this distance from 0 and 1, where the logarithms diverge
 
 
 @dataclass(frozen=True)
@@ -19,6 +19,20 @@ class BetaPrior:
     """``-lam sum_g |g| ((a - 1) log pi + (b - 1) log(1 - pi))``, minus log Beta(pi; a, b).
 
     a = b = 1 is flat, a = b < 1 drives gates to 0 or 1, a < b closes them.
+
+    Args:
+        lam: The strength: one number, or one per group.
+        a: The first parameter of the Beta distribution.
+        b: The second one.
+
+    Raises:
+        ValueError: A strength is negative or not finite, or a or b is not positive.
+
+    Example:
+        >>> import l0arm
+        >>> gated = l0arm.sparsify(l0arm.models.MLP((6, 4, 2)), lam=0.0)
+        >>> BetaPrior(1.0, a=1.0, b=1.0)(gated, gated.gates).abs().item()  # flat
+        0.0
     """
 
     lam: Strength

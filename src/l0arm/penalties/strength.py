@@ -15,7 +15,7 @@ Strength = float | Sequence[float] | Mapping[str, float]
 
 
 def checked(lam: Strength, name: str = "lam") -> Strength:
-    """``lam`` itself, if every number in it is finite and not negative."""
+    """Return ``lam``, after a check that every number in it is finite and not negative."""
     values = (
         lam.values() if isinstance(lam, Mapping) else lam if isinstance(lam, Sequence) else [lam]
     )
@@ -29,7 +29,7 @@ def checked(lam: Strength, name: str = "lam") -> Strength:
 
 
 def single(lam: object, method: str) -> float:
-    """``lam`` as a number, for a method whose weights have a divergence and belong to no group."""
+    """``lam`` as one number, for a method that penalises weights which belong to no group."""
     if isinstance(lam, Mapping | list | tuple):
         raise ValueError(
             f"{method} takes one strength for all layers; got {lam!r}; give one number, or use a "
@@ -70,7 +70,7 @@ def per_group(lam: Strength, groups: Sequence[Group], what: str = "lam") -> list
 
 
 def per_gate(lam: Strength, gated: Gated) -> Tensor | float:
-    """The strength of every gate: one number if all are alike."""
+    """The strength of every gate; one number if it is the same for all."""
     if isinstance(lam, Real):
         return float(lam)
     return gated.sizes.new_tensor(per_group(lam, gated.groups))[gated.group_of]
