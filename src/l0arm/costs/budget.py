@@ -270,7 +270,7 @@ def fit_threshold(gated: Gated) -> float:
         True
     """
     budget = gated.budget
-    if not isinstance(budget, Constraint):
+    if budget is None:
         raise ValueError("the model has no budget; give one to sparsify(..., budget='40%')")
 
     def fits(tau: float) -> bool:

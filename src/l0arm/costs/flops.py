@@ -7,7 +7,7 @@ share of its weight (``expectation.py``).
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import nn
@@ -123,7 +123,7 @@ class FlopsMeter:
 
     def __call__(self) -> ExpectedFlops:
         """E[FLOPs] at the current phi."""
-        gated, estimator = self._gated, cast(Any, self._gated.method.estimator)
+        gated, estimator = self._gated, self._gated.method.estimator
         shares = _expected_shares(gated, list(self._per_module))
         dense = float(sum(self._per_module.values()))
         forward = sum(count * shares[name] for name, count in self._per_module.items())

@@ -1,6 +1,6 @@
 """What being open costs: penalties on the gates, added to the data loss.
 
-A penalty is a callable ``(gated, gates) -> scalar tensor``, differentiable in phi.
+A penalty (``l0arm.contracts.Penalty``) is a callable ``(gated, gates) -> scalar tensor``.
 """
 
 from l0arm.penalties.kl import GateKL
