@@ -1,5 +1,4 @@
-"""Figures share colours, need matplotlib only when drawn, keep legends in the picture, and are
-saved atomically as the same bytes every time."""
+"""Figures share colours and need matplotlib only when drawn. Saving is atomic and repeatable."""
 
 import subprocess
 import sys

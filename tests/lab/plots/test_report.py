@@ -70,7 +70,7 @@ def sections() -> list[Section]:
     ]
 
 
-def test_it_is_one_well_formed_page_for_any_screen(sections: list[Section]) -> None:
+def test_the_page_is_well_formed_for_any_screen(sections: list[Section]) -> None:
     html = page("Title", sections, subtitle="made by hand")
     reader = Reader(html)
     assert html.startswith("<!doctype html>")
@@ -150,7 +150,7 @@ def test_a_page_of_nothing_is_refused() -> None:
         page("Title", [])
 
 
-def test_the_page_is_written_whole(tmp_path: Path, sections: list[Section]) -> None:
+def test_the_page_is_written_atomically(tmp_path: Path, sections: list[Section]) -> None:
     html = page("λ", sections)
     write_page(tmp_path / "out" / "report.html", html)
     assert (tmp_path / "out" / "report.html").read_text(encoding="utf-8") == html

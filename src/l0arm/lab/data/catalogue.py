@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from l0arm.lab.data.batches import Preprocess
+from l0arm.lab.data.batching import Preprocess
 from l0arm.lab.data.formats import CifarBinary, CifarPython, Format, Idx, Parquet
 
 __all__ = ["CATALOGUE", "DATASETS", "PREPROCESS", "DataFile", "Entry", "Release"]
