@@ -285,9 +285,9 @@ def fit_threshold(gated: Gated) -> float:
     if not fits(candidates[low]):
         gated.threshold = before
         raise ValueError(
-            f"no threshold makes the network fit the budget, {budget.extra_repr()}: gates "
-            "that are open for sure or close by themselves (l0-hc) heed none, and floors keep "
-            "units open; train longer, or with a higher gate_lr"
+            f"no threshold makes the network fit the budget, {budget.extra_repr()}: gates that "
+            "are certainly open, or that close by themselves (l0-hc), do not depend on it, and "
+            "floors keep units open; train longer, or with a higher gate_lr"
         )
     return candidates[low]
 
