@@ -2,6 +2,7 @@
 
 import importlib
 import importlib.util
+import re
 import shutil
 import subprocess
 import sys
@@ -67,6 +68,10 @@ def test_the_site_is_built_strictly(copy: Path, tmp_path: Path) -> None:
     assert missing == []
     gates = (site / "api/gates.html").read_text()
     assert "<blockquote>" not in gates  # doctests are code
+    headings = re.findall(r'<h\d id="([\w.]+)"', gates + (site / "api/l0arm.html").read_text())
+    assert "l0arm.gates.Bernoulli" in headings
+    assert "l0arm.HardSigmoid" in headings
+    assert "l0arm.gates.HardSigmoid" not in headings  # one page for a name
 
 
 def test_broken_links_fail_it(copy: Path, tmp_path: Path) -> None:
