@@ -8,7 +8,9 @@ import torch
 from tests.helpers.planned_networks import Made, planned_network
 from torch import Tensor, nn
 
-from l0arm import Plan
+from l0arm import Plan, plan
+
+PLANS: dict[str, Plan] = {}  # by network, for all tests: a plan depends on shapes alone
 
 
 @pytest.fixture
@@ -18,8 +20,20 @@ def network() -> Callable[[str], Made]:
 
 
 @pytest.fixture
+def planned() -> Callable[[str], Plan]:
+    """The plan of a network by name, made once for all tests."""
+
+    def make(name: str) -> Plan:
+        if name not in PLANS:
+            PLANS[name] = plan(*planned_network(name))
+        return PLANS[name]
+
+    return make
+
+
+@pytest.fixture
 def zeroed() -> Callable[[nn.Module, Plan, Tensor], nn.Module]:
-    """An oracle that knows no engine: a copy with 0 wherever weights read closed units."""
+    """An oracle without the engine: a copy with 0 wherever weights read closed units."""
 
     def make(model: nn.Module, plan: Plan, z: Tensor) -> nn.Module:
         twin = copy.deepcopy(model)

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 import torch
+from tests.helpers.plans import Network
 from torch import Tensor, nn
 
 from l0arm import Gated, sparsify
-from l0arm.planning import Plan, plan
+from l0arm.planning import Plan
 
 # What each network must have: units of each group and how it is executed, in order; the share of
 # weights in groups that can be removed must not fall.
@@ -43,17 +44,9 @@ EXPECTED: dict[str, tuple[str, float]] = {
     "lstm tagger": ("9", 0.16),
 }
 
-PLANS: dict[str, Plan] = {}  # by network: a plan depends on shapes alone
-
-Network = Callable[[str], tuple[nn.Module, tuple[Any, ...]]]
+Planned = Callable[[str], Plan]
 Oracle = Callable[[nn.Module, Plan, Tensor], nn.Module]
 every_network = pytest.mark.parametrize("name", EXPECTED)
-
-
-def planned(name: str, model: nn.Module, inputs: tuple[Any, ...]) -> Plan:
-    if name not in PLANS:
-        PLANS[name] = plan(model, inputs)
-    return PLANS[name]
 
 
 def described(found: Plan) -> str:
@@ -85,17 +78,17 @@ def difference(one: nn.Module, other: nn.Module, inputs: tuple[Any, ...], traini
 
 
 @every_network
-def test_the_groups_are_these(name: str, network: Network) -> None:
-    found = planned(name, *network(name))
+def test_the_groups_are_these(name: str, planned: Planned) -> None:
+    found = planned(name)
     assert described(found) == EXPECTED[name][0]
 
 
 @every_network
 def test_the_small_network_computes_what_zeroing_does(
-    name: str, network: Network, zeroed: Oracle
+    name: str, network: Network, planned: Planned, zeroed: Oracle
 ) -> None:
     model, inputs = network(name)
-    found = planned(name, model, inputs)
+    found = planned(name)
     gated = sparsify(model, found, "l0-arm", lam=0.0).double()
     for z in masks(found):
         close(gated, z)
@@ -110,9 +103,9 @@ def test_the_small_network_computes_what_zeroing_does(
 
 
 @every_network
-def test_every_gate_frees_weights(name: str, network: Network) -> None:
-    model, inputs = network(name)
-    found = planned(name, model, inputs)
+def test_every_gate_frees_weights(name: str, network: Network, planned: Planned) -> None:
+    model, _ = network(name)
+    found = planned(name)
     dense = sum(p.numel() for p in model.parameters())
     gated = sparsify(model, found, "l0-arm", lam=0.0).double()
     for number, entry in enumerate(found.planned):
@@ -124,10 +117,12 @@ def test_every_gate_frees_weights(name: str, network: Network) -> None:
 
 
 @every_network
-def test_the_share_that_can_be_removed_does_not_fall(name: str, network: Network) -> None:
+def test_the_share_that_can_be_removed_does_not_fall(
+    name: str, network: Network, planned: Planned
+) -> None:
     """With every group down to one unit."""
-    model, inputs = network(name)
-    found = planned(name, model, inputs)
+    model, _ = network(name)
+    found = planned(name)
     dense = sum(p.numel() for p in model.parameters())
     gated = sparsify(model, found, "l0-arm", lam=0.0).double()
     close(gated, masks(found)[3])
@@ -136,10 +131,10 @@ def test_the_share_that_can_be_removed_does_not_fall(name: str, network: Network
 
 
 @every_network
-def test_fractions_are_folded_once(name: str, network: Network) -> None:
+def test_fractions_are_folded_once(name: str, network: Network, planned: Planned) -> None:
     """z-bar = g(phi) between 1/2 and 1 (Eq. 14): gated, sliced or masked, and small agree."""
     model, inputs = network(name)
-    gated = sparsify(model, planned(name, model, inputs), "l0-arm", lam=0.0).double().eval()
+    gated = sparsify(model, planned(name), "l0-arm", lam=0.0).double().eval()
     gated.phi.data = torch.cat([torch.linspace(-0.1, 0.3, g.units) for g in gated.groups]).double()
     small = gated.compact()
     for execution in ("sliced", "masked"):

@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 import torch
+from tests.helpers.plans import Network
 from torch import nn
 
 from l0arm import Group, Slice, sparsify
 from l0arm.planning import Plan, PlannedGroup, Skipped, plan
-
-Network = Callable[[str], tuple[nn.Module, tuple[Any, ...]]]
 
 
 @pytest.fixture

@@ -1,10 +1,11 @@
-"""The white list can be extended, and single rules say what they must."""
+"""The rules of single operators, and how a rule is added."""
 
 from collections.abc import Callable, Iterator
 
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.helpers.plans import reasons
 from torch import Tensor, nn
 
 from l0arm.planning import PlanError, plan, rule
@@ -88,8 +89,8 @@ def test_a_rule_of_ones_own() -> None:
 
 
 def test_without_it_the_operator_is_unknown() -> None:
-    told = units(lambda x: torch.erfinv(torch.tanh(x)))
-    assert told == "aten.erfinv.default has no rule (erfinv)"
+    reason = units(lambda x: torch.erfinv(torch.tanh(x)))
+    assert reason == "aten.erfinv.default has no rule (erfinv)"
 
 
 def test_rules_are_found_by_name_overload_and_in_place() -> None:
@@ -171,16 +172,16 @@ def test_a_bias_table_looked_up_by_position_goes_by_heads() -> None:
     assert ("table", 1) in {(piece.tensor, piece.dim) for piece in entry.group.makes}
 
 
-def test_a_rule_that_fails_pins_and_tells() -> None:
+def test_a_rule_that_fails_pins_with_its_error_as_reason() -> None:
     def broken(site: object, *args: object) -> None:
         raise IndexError("no such thing")
 
     rule("aten.erfinv.default")(broken)  # type: ignore[type-var]
     try:
-        told = units(lambda x: torch.erfinv(torch.tanh(x)))
+        reason = units(lambda x: torch.erfinv(torch.tanh(x)))
     finally:
         forget("aten.erfinv.default")
-    assert told == "erfinv: its rule failed (IndexError: no such thing)"
+    assert reason == "erfinv: its rule failed (IndexError: no such thing)"
 
 
 def test_an_empty_slice_is_no_obstacle() -> None:
@@ -222,5 +223,5 @@ def test_learned_keys_and_values() -> None:
 
     found = plan(Memory(), torch.rand(2, 3, 4))
     assert [(g.name, g.units) for g in found.groups] == [("values", 5)]
-    told = {entry.layer: entry.reason for entry in found.skipped}
-    assert told["q"] == told["keys"] == "scaled_dot_product_attention mixes the units"
+    skipped = reasons(found)
+    assert skipped["q"] == skipped["keys"] == "scaled_dot_product_attention mixes the units"

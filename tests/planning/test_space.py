@@ -1,4 +1,4 @@
-"""Labels of values: what mixing, meeting and reshaping does to them."""
+"""Labels of values under mixing, element-wise operators and views."""
 
 import numpy as np
 import pytest
@@ -17,13 +17,13 @@ def site(shape: tuple[int, ...] = ()) -> Site:
 def labelled(here: Site, shape: tuple[int, ...], *dims: int) -> Space:
     """A value with fresh atoms over some dimensions, joint if several."""
     sizes = [shape[d] for d in dims]
-    atoms = here.atoms.birth(f"t{len(here.atoms.births)}", 0, int(np.prod(sizes)))
+    atoms = here.atoms.create(f"t{len(here.atoms.origins)}", 0, int(np.prod(sizes)))
     return Space(shape, (Factor(dims, atoms.reshape(sizes)),))
 
 
 def classes(here: Site, space: Space) -> int:
     """How many units of a value are free."""
-    found = np.concatenate([here.atoms.free(f.atoms).ravel() for f in space.factors])
+    found = np.concatenate([here.atoms.free_roots(f.atoms).ravel() for f in space.factors])
     return len(set(found.tolist()) - {0})
 
 
@@ -54,13 +54,13 @@ def test_equal_labels_unite_position_by_position() -> None:
     )
 
 
-def test_what_is_broadcast_pins_nothing_but_what_fills_the_dimension_does() -> None:
+def test_a_broadcast_operand_pins_nothing_but_a_full_one_without_labels_does() -> None:
     here = site()
     x = labelled(here, (2, 5), 1)
     assert classes(here, combine(here, [x, Space((2, 1))], (2, 5))) == 5
     assert classes(here, combine(here, [x, Space((2, 5), fixed="an input")], (2, 5))) == 0
-    told = here.atoms.reason(int(x.factors[0].atoms[0]))
-    assert told == "op in 'layer' meets positions that are never cut (an input)"
+    reason = here.atoms.reason(int(x.factors[0].atoms[0]))
+    assert reason == "op in 'layer' meets positions that are never cut (an input)"
 
 
 def test_whole_heads_win_over_positions_within() -> None:
@@ -113,6 +113,6 @@ def test_two_labelled_dimensions_do_not_merge() -> None:
     assert classes(here, x) == 0
 
 
-def test_atoms_are_their_own_in_every_trace() -> None:
+def test_every_trace_has_its_own_atoms() -> None:
     assert Trace().atoms is not Trace().atoms
     assert isinstance(Trace().atoms, Atoms)

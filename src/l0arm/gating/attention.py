@@ -135,7 +135,24 @@ def replace_attention(model: nn.Module) -> tuple[str, ...]:
 
 
 def exchange(model: nn.Module, name: str) -> None:
-    """Put the replacement in the place of one module, under all its names."""
+    """Replace one ``nn.MultiheadAttention`` by a ``HeadAttention``, under all its names.
+
+    ``sparsify`` does this with the modules that a plan replaces. The parameters stay the same
+    objects. A module that is a ``HeadAttention`` already is left as it is.
+
+    Args:
+        model: The model to change.
+        name: Name of the module in ``model.named_modules()``.
+
+    Raises:
+        ValueError: If the module is not a plain ``nn.MultiheadAttention``.
+
+    Example:
+        >>> model = nn.TransformerEncoderLayer(8, 2, batch_first=True)
+        >>> exchange(model, "self_attn")
+        >>> type(model.self_attn).__name__
+        'HeadAttention'
+    """
     original = dict(model.named_modules()).get(name)
     if isinstance(original, HeadAttention):
         return

@@ -1,7 +1,7 @@
-"""Atoms: one per position of every dimension of every parameter; those cut together are united.
+"""Atoms: one per position of every dimension of every parameter. Those cut together are united.
 
-Atom 0 stands for a position that is never cut. A class of united atoms is a unit; pinned, with the
-reason, if something in the network needs it whole.
+Atom 0 stands for a position that is never cut. A class of united atoms is a unit. It is pinned,
+with the reason, if something in the network needs it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Array = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Birth:
+class Origin:
     """Where a run of atoms comes from: dimension ``dim`` of a named tensor."""
 
     tensor: str
@@ -30,7 +30,7 @@ class Atoms:
     """Union-find over atoms, with pins and marks.
 
     >>> atoms = Atoms()
-    >>> rows, columns = atoms.birth("fc1.weight", 0, 3), atoms.birth("fc2.weight", 1, 3)
+    >>> rows, columns = atoms.create("fc1.weight", 0, 3), atoms.create("fc2.weight", 1, 3)
     >>> atoms.unite(rows, columns, "")
     >>> atoms.pin(rows[:1], "reaches the output")
     >>> atoms.reason(int(columns[0])), atoms.reason(int(columns[1]))
@@ -38,22 +38,22 @@ class Atoms:
     """
 
     def __init__(self) -> None:
-        self.births: list[Birth] = []
+        self.origins: list[Origin] = []
+        self.unused_tensors: set[str] = set()  # used only by what reaches no output
         self._parent: Array = np.zeros(1, dtype=np.int64)
         self._pinned: dict[int, str] = {}  # root -> why
         self._is_pinned: npt.NDArray[np.bool_] = np.ones(1, dtype=np.bool_)
         self._read: set[int] = set()
         self._made: set[int] = set()
-        self._idle_reads: set[int] = set()  # by what reaches no output
-        self.idle_tensors: set[str] = set()  # that nothing else uses
+        self._unused_reads: set[int] = set()  # by what reaches no output
 
-    def birth(self, tensor: str, dim: int, size: int) -> Array:
+    def create(self, tensor: str, dim: int, size: int) -> Array:
         """New atoms for the positions of one dimension."""
         first = len(self._parent)
         new = np.arange(first, first + size)
         self._parent = np.concatenate([self._parent, new])
         self._is_pinned = np.concatenate([self._is_pinned, np.zeros(size, dtype=np.bool_)])
-        self.births.append(Birth(tensor, dim, first, size))
+        self.origins.append(Origin(tensor, dim, first, size))
         return new
 
     def roots(self, atoms: Array) -> Array:
@@ -66,13 +66,36 @@ class Atoms:
                 return root
             root = above
 
+    def free_roots(self, atoms: Array) -> Array:
+        """The roots of these atoms, with 0 for everything that is never cut."""
+        roots = self.roots(atoms)
+        return np.where(self._is_pinned[roots], 0, roots)
+
     def unite(self, left: Array, right: Array, reason: str) -> None:
-        """Make these pairs one unit each; what meets a position that is never cut is pinned."""
+        """Make each pair one unit. An atom paired with a position that is never cut is pinned."""
         pairs = np.stack([a.ravel() for a in np.broadcast_arrays(left, right)])
         pairs = self.roots(pairs)
         pairs = np.unique(pairs[:, pairs[0] != pairs[1]], axis=1)
         for one, other in pairs.T.tolist():
             self._join(one, other, reason)
+
+    def unite_along(self, atoms: Array, axes: tuple[int, ...], reason: str) -> None:
+        """Make all positions along these axes of an array one unit."""
+        first = atoms
+        for axis in axes:
+            first = first.take([0], axis=axis)
+        self.unite(atoms, first, reason)
+
+    def pin(self, atoms: Array, reason: str) -> None:
+        """Mark classes as never cut. If there are several reasons, the first one is reported."""
+        for root in np.unique(self.roots(atoms.ravel())).tolist():
+            if root:
+                self._fix(root, reason)
+
+    def reason(self, atom: int) -> str | None:
+        """Why an atom's class is never cut, or None."""
+        root = self._root(atom)
+        return "it is never cut" if root == 0 else self._pinned.get(root)
 
     def _join(self, one: int, other: int, reason: str) -> None:
         low, high = sorted((self._root(one), self._root(other)))
@@ -94,65 +117,42 @@ class Atoms:
             atom = int(self._parent[atom])
         return atom
 
-    def unite_along(self, atoms: Array, axes: tuple[int, ...], reason: str) -> None:
-        """Make all positions along these axes of an array one unit."""
-        first = atoms
-        for axis in axes:
-            first = first.take([0], axis=axis)
-        self.unite(atoms, first, reason)
-
-    def pin(self, atoms: Array, reason: str) -> None:
-        """These classes are never cut; the first reason given is the one told."""
-        for root in np.unique(self.roots(atoms.ravel())).tolist():
-            if root:
-                self._fix(root, reason)
-
     @contextmanager
-    def idle(self) -> Iterator[None]:
-        """For what runs, but reaches no output: units are united inside, nothing is pinned.
+    def unused(self) -> Iterator[None]:
+        """For operations that reach no output: units are united inside, nothing is pinned.
 
-        A unit that is read only there is no unit of the network.
+        A unit that is read only inside is no unit of the network.
         """
         pinned, flags, reads = dict(self._pinned), self._is_pinned.copy(), set(self._read)
         yield
-        self._idle_reads |= self._read - reads
+        self._unused_reads |= self._read - reads
         self._pinned = pinned
         self._is_pinned[: len(flags)] = flags
         self._is_pinned[len(flags) :] = False
         for root in [r for r in pinned if self._parent[r] != r]:  # united with another since
             self._fix(self._root(root), pinned[root])
 
-    def reason(self, atom: int) -> str | None:
-        """Why an atom's class is never cut, or None."""
-        root = self._root(atom)
-        return "it is never cut" if root == 0 else self._pinned.get(root)
-
-    def free(self, atoms: Array) -> Array:
-        """The roots of these atoms, with 0 for all that is never cut."""
-        roots = self.roots(atoms)
-        return np.where(self._is_pinned[roots], 0, roots)
-
     def mark_read(self, atoms: Array) -> None:
-        """At these positions a weight multiplies what arrives: to zero them is to close a unit."""
+        """A weight multiplies what arrives at these positions: zeroing them closes a unit."""
         self._read.update(atoms.ravel().tolist())
 
     def mark_made(self, atoms: Array) -> None:
         """These positions label a value that is computed."""
         self._made.update(atoms.ravel().tolist())
 
-    def labels(self, atom: int) -> bool:
-        """Whether the position labels a value that is computed."""
-        return atom in self._made
-
     def is_read(self, atom: int) -> bool:
         """Whether a weight reads at this position."""
         return atom in self._read
 
-    def roots_read(self) -> set[int]:
-        """The classes that a weight reads on a way to an output."""
-        reads = sorted(self._read - self._idle_reads)
-        return set(self.free(np.array(reads, dtype=np.int64)).tolist()) - {0}
+    def is_label(self, atom: int) -> bool:
+        """Whether the position labels a value that is computed."""
+        return atom in self._made
 
     def is_made(self, atom: int) -> bool:
-        """Whether the position makes a unit; that of a tied weight may do both."""
-        return self.labels(atom) or not self.is_read(atom)
+        """Whether the position makes a unit. A position of a tied weight may read and make."""
+        return self.is_label(atom) or not self.is_read(atom)
+
+    def roots_read(self) -> set[int]:
+        """The free classes that a weight reads on a way to an output."""
+        reads = sorted(self._read - self._unused_reads)
+        return set(self.free_roots(np.array(reads, dtype=np.int64)).tolist()) - {0}

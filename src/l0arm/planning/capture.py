@@ -51,11 +51,11 @@ class Captured:
         self, outputs: Sequence[str | int] | str | int | None = None
     ) -> frozenset[str]:
         """The outputs that a user names by key or number; empty means all."""
-        asked = [outputs] if isinstance(outputs, str | int) else outputs or ()
-        for name in asked if isinstance(asked, list | tuple | set | frozenset) else [asked]:
+        given = [outputs] if isinstance(outputs, str | int) else outputs or ()
+        for name in given if isinstance(given, list | tuple | set | frozenset) else [given]:
             if not isinstance(name, str | int):
                 raise PlanError(f"outputs takes keys or numbers of outputs; got {name!r}")
-        names = [str(name) for name in asked]
+        names = [str(name) for name in given]
         unknown = [name for name in names if name not in self.outputs]
         if unknown:
             there = ", ".join(dict.fromkeys(self.outputs)) or "none"

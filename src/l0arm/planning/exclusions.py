@@ -12,7 +12,7 @@ from torch.nn.utils import parametrize
 
 from l0arm.gating.layout import named_tensors
 from l0arm.planning._plan import Skipped
-from l0arm.planning.atoms import Atoms, Birth
+from l0arm.planning.atoms import Atoms, Origin
 from l0arm.planning.capture import PlanError, first_names
 from l0arm.planning.groups import FoundGroup, module_of
 from l0arm.planning.rules.base import Trace
@@ -139,37 +139,37 @@ def _tensors(module: nn.Module) -> Iterator[str]:
 
 
 def skipped_layers(
-    model: nn.Module, trace: Trace, found: Sequence[FoundGroup], asked: Sequence[FoundGroup]
+    model: nn.Module, trace: Trace, found: Sequence[FoundGroup], included: Sequence[FoundGroup]
 ) -> tuple[Skipped, ...]:
     """Layers with weights but no gated units of their own, each with its reason.
 
-    ``found`` are all groups of the graph, ``asked`` those of them that the user included.
+    ``found`` are all groups of the graph, ``included`` those that the user wants.
     """
-    gated = {s.tensor for f in asked for s in f.group.makes}
-    left_out = {s.tensor for f in found if f not in asked for s in f.group.makes}
-    births: dict[str, list[Birth]] = {}
-    for birth in trace.atoms.births:
-        births.setdefault(birth.tensor, []).append(birth)
+    gated = {s.tensor for f in included for s in f.group.makes}
+    left_out = {s.tensor for f in found if f not in included for s in f.group.makes}
+    origins: dict[str, list[Origin]] = {}
+    for origin in trace.atoms.origins:
+        origins.setdefault(origin.tensor, []).append(origin)
     skipped: dict[str, str] = {}
     first = set(first_names(model).values())
     for name, tensor in named_tensors(model).items():
         is_weight = name in first and tensor.dim() > 1 and isinstance(tensor, nn.Parameter)
         if not is_weight or name in gated:
             continue
-        reason = _pinned(trace.atoms, births.get(name)) or trace.refused.get(name, UNUSED)
+        reason = _pinned(trace.atoms, origins.get(name)) or trace.refused.get(name, UNUSED)
         reason = "left out by include" if name in left_out else reason
         skipped.setdefault(module_of(name) or name, reason)
     return tuple(Skipped(layer, reason) for layer, reason in skipped.items())
 
 
-def _pinned(atoms: Atoms, births: list[Birth] | None) -> str | None:
+def _pinned(atoms: Atoms, origins: list[Origin] | None) -> str | None:
     """Why the units of a tensor are not cut; None if no value of the graph has units of it.
 
     The dimension that makes units gives the reason: one that labels values, if there is one.
     """
-    if not births or births[0].tensor in atoms.idle_tensors:
+    if not origins or origins[0].tensor in atoms.unused_tensors:
         return None
-    labelling = [birth for birth in births if atoms.labels(birth.first)]
-    reasons = [atoms.reason(birth.first) for birth in labelling or births]
+    labelling = [origin for origin in origins if atoms.is_label(origin.first)]
+    reasons = [atoms.reason(origin.first) for origin in labelling or origins]
     reason = next((reason for reason in reasons if reason), None)
     return reason or "all its units go together or nothing reads them: there is nothing to choose"

@@ -174,7 +174,7 @@ def find_candidates(
 
 def _occurrences(trace: Trace, count: Count) -> dict[int, int]:
     """How often each unit (by its root) occurs among the positions."""
-    roots, times = np.unique(trace.atoms.free(count.atoms), return_counts=True)
+    roots, times = np.unique(trace.atoms.free_roots(count.atoms), return_counts=True)
     return dict(zip(roots.tolist(), times.tolist(), strict=True))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,6 +26,10 @@ class FoundGroup:
     group: Group
     roots: tuple[int, ...]
 
+    def is_made_by(self, modules: Collection[str]) -> bool:
+        """Whether one of these modules makes the units."""
+        return any(module_of(piece.tensor) in modules for piece in self.group.makes)
+
 
 def even_out(trace: Trace) -> None:
     """Unite units until every dimension that a view splits varies along one axis only.
@@ -42,7 +46,7 @@ def even_out(trace: Trace) -> None:
 
 def _even_split(atoms: Atoms, split: Split) -> bool:
     """Unite the units of a split dimension across all axes but one; whether that was needed."""
-    units = atoms.free(split.factor.atoms)
+    units = atoms.free_roots(split.factor.atoms)
     varying = [a for a in range(units.ndim) if bool((units != units.take([0], axis=a)).any())]
     if len(varying) <= 1:
         return False
@@ -57,7 +61,7 @@ def _even_split(atoms: Atoms, split: Split) -> bool:
     return True
 
 
-def find_groups(atoms: Atoms, shapes: Mapping[str, Sequence[int]]) -> list[FoundGroup]:
+def find_groups(atoms: Atoms, tensors: Mapping[str, Tensor]) -> list[FoundGroup]:
     """All groups of two or more units that something reads and something makes."""
     alike: dict[tuple[tuple[Place, int], ...], list[tuple[int, Unit]]] = defaultdict(list)
     read = atoms.roots_read()
@@ -69,7 +73,7 @@ def find_groups(atoms: Atoms, shapes: Mapping[str, Sequence[int]]) -> list[Found
     found, names = [], set[str]()
     for members in alike.values():
         if len(members) > 1:
-            group = _group([unit for _, unit in members], shapes, names)
+            group = _group([unit for _, unit in members], tensors, names)
             names.add(group.name)
             found.append(FoundGroup(group, tuple(root for root, _ in members)))
     return found
@@ -78,22 +82,22 @@ def find_groups(atoms: Atoms, shapes: Mapping[str, Sequence[int]]) -> list[Found
 def _units(atoms: Atoms) -> dict[int, Unit]:
     """The positions of every class that may be cut, by its root."""
     units: dict[int, Unit] = {}
-    for birth in atoms.births:
-        own = np.arange(birth.first, birth.first + birth.size)
-        for position, root in enumerate(atoms.free(own).tolist()):
+    for origin in atoms.origins:
+        own = np.arange(origin.first, origin.first + origin.size)
+        for position, root in enumerate(atoms.free_roots(own).tolist()):
             if root:
-                atom = birth.first + position
-                place = (birth.tensor, birth.dim, atoms.is_read(atom), atoms.is_made(atom))
+                atom = origin.first + position
+                place = (origin.tensor, origin.dim, atoms.is_read(atom), atoms.is_made(atom))
                 units.setdefault(root, {}).setdefault(place, []).append(position)
     return units
 
 
-def _group(units: list[Unit], shapes: Mapping[str, Sequence[int]], names: set[str]) -> Group:
+def _group(units: list[Unit], tensors: Mapping[str, Tensor], names: set[str]) -> Group:
     """Units with one signature as a group, named after the first layer that makes them."""
-    slices = {place: _slice(place, [unit[place] for unit in units], shapes) for place in units[0]}
+    slices = {place: _slice(place, [unit[place] for unit in units], tensors) for place in units[0]}
     makes = tuple(piece for place, piece in slices.items() if place[3])
     reads = tuple(piece for place, piece in slices.items() if place[2])
-    weights = [piece for piece in makes if len(shapes[piece.tensor]) > 1] or list(makes)
+    weights = [piece for piece in makes if tensors[piece.tensor].dim() > 1] or list(makes)
     base = name = module_of(weights[0].tensor) or weights[0].tensor
     number = 2
     while name in names:
@@ -101,11 +105,11 @@ def _group(units: list[Unit], shapes: Mapping[str, Sequence[int]], names: set[st
     return Group(name, len(units), reads=reads, makes=makes)
 
 
-def _slice(place: Place, units: list[list[int]], shapes: Mapping[str, Sequence[int]]) -> Slice:
+def _slice(place: Place, units: list[list[int]], tensors: Mapping[str, Tensor]) -> Slice:
     """Runs of equal length in order are a block. Anything else is listed."""
     tensor, dim, _, _ = place
     flat = [position for unit in units for position in unit]
-    if flat == list(range(shapes[tensor][dim])):
+    if flat == list(range(tensors[tensor].shape[dim])):
         return Slice(tensor, dim, block=len(units[0]))
     return Slice(tensor, dim, index=tuple(tuple(unit) for unit in units))
 
@@ -133,7 +137,8 @@ def macs_freed(trace: Trace, found: Sequence[FoundGroup]) -> list[int]:
     for work in trace.work:
         kept = np.ones(len(found))
         for atoms in work.factors:
-            owners = [owner.get(root, -1) for root in trace.atoms.free(atoms).ravel().tolist()]
+            roots = trace.atoms.free_roots(atoms).ravel().tolist()
+            owners = [owner.get(root, -1) for root in roots]
             counts = np.bincount([n for n in owners if n >= 0], minlength=len(found))
             kept *= 1 - counts / len(owners)
         freed += work.macs * (1 - kept)

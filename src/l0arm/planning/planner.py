@@ -26,7 +26,6 @@ from l0arm.planning.groups import (
     even_out,
     find_groups,
     macs_freed,
-    module_of,
     weights_freed,
 )
 from l0arm.planning.rules.base import Trace
@@ -76,32 +75,32 @@ def plan(
     example = Example.of(example_inputs, example_kwargs or {})
     assert example is not None
     check_model(model)
-    included = matching_modules(model, include, "include")
+    layers = matching_modules(model, include, "include")
     twin = copy_to_plan(model)
     replaced = replace_attention(twin)
     refused = refused_tensors(model, twin, exclude)
+
+    # What the graph says: which units there are, and why others are none.
     captured = capture(twin, example.args, example.kwargs)
     kept = captured.select_outputs(outputs)
     trace = walk(twin, captured, refused, kept)
     even_out(trace)
-    shapes = {name: tuple(tensor.shape) for name, tensor in named_tensors(twin).items()}
-    found = find_groups(trace.atoms, shapes)
-    asked = [
-        entry
-        for entry in found
-        if not include or any(module_of(s.tensor) in included for s in entry.group.makes)
-    ]
-    skipped = skipped_layers(model, trace, found, asked)
-    if not asked:
+    found = find_groups(trace.atoms, named_tensors(twin))
+    included = [entry for entry in found if not include or entry.is_made_by(layers)]
+    skipped = skipped_layers(model, trace, found, included)
+    if not included:
         lines = [f"  {entry.layer}: {entry.reason}" for entry in skipped]
         lines = lines or ["  no layer has weights"]
         raise PlanError("\n".join(["nothing of this model can be gated:", *lines]))
+
+    # What the values say: how each group can be executed.
     trial = Trial(twin, example.args, example.kwargs, kept)
-    candidates = find_candidates(twin, trace, asked)
-    choices = choose_execution(trial, [entry.group for entry in asked], candidates)
-    planned = _planned(model, trace, asked, choices, replaced)
+    candidates = find_candidates(twin, trace, included)
+    choices = choose_execution(trial, [entry.group for entry in included], candidates)
+    planned = _planned(model, trace, included, choices, replaced)
     weights = sum(p.numel() for p in model.parameters())
-    return Plan(planned, skipped, weights, sum(work.macs for work in trace.work), trace.outputs)
+    macs = sum(work.macs for work in trace.work)
+    return Plan(planned, skipped, weights, macs, trace.outputs)
 
 
 def _planned(

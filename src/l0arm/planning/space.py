@@ -1,8 +1,8 @@
 """The space of a value in the graph: which units its positions belong to.
 
-A factor labels some of the dimensions with an array of atoms; an element of the value stays if all
-of its factors' atoms stay. Dimensions without a factor are never cut. A factor over one dimension
-is a plain list of units; one over several comes from splitting a dimension by a view.
+A factor labels some of the dimensions with an array of atoms. An element of the value stays if its
+atoms of all factors stay. Dimensions without a factor are never cut. A factor over one dimension is
+a plain list of units. One over several dimensions comes from splitting a dimension by a view.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from l0arm.planning.atoms import Array, Atoms
 
 @dataclass(frozen=True, eq=False)
 class Factor:
-    """Atoms over some dimensions, in ascending order: ``atoms.shape`` are their sizes."""
+    """Atoms over some dimensions, which are in ascending order. Their sizes are ``atoms.shape``."""
 
     dims: tuple[int, ...]
     atoms: Array
@@ -29,22 +29,18 @@ class Factor:
         return Factor(tuple(new[axis] for axis in order), self.atoms.transpose(order))
 
     def along(self, dim: int) -> int:
-        """The axis of the array that stands for a dimension."""
+        """The axis of ``atoms`` that belongs to a dimension."""
         return self.dims.index(dim)
 
 
 @dataclass(frozen=True, eq=False)
 class Space:
-    """Shape and labels of one value.
-
-    ``parameter``: the value is a parameter, at most reshaped or scaled. ``fixed`` says why the
-    dimensions without a label are never cut.
-    """
+    """Shape and labels of one value."""
 
     shape: tuple[int, ...]
     factors: tuple[Factor, ...] = ()
-    parameter: bool = False
-    fixed: str = ""
+    parameter: bool = False  # the value is a parameter, at most reshaped or scaled
+    fixed: str = ""  # why dimensions without a label are never cut
 
     def at(self, dim: int) -> Factor | None:
         """The factor that labels a dimension."""
@@ -60,7 +56,7 @@ class Space:
 
 
 def simplified(atoms: Atoms, space: Space) -> Space:
-    """Factors without the dimensions along which their units do not differ (one is left)."""
+    """The value whose factors lack dimensions along which units do not differ. One always stays."""
     return space.relabelled([_simple(atoms, f) for f in space.factors])
 
 
@@ -76,7 +72,7 @@ def _simple(atoms: Atoms, factor: Factor) -> Factor:
 
 
 def picked(atoms: Array, axis: int, index: int) -> Array:
-    """One position along an axis, which is gone."""
+    """One position along an axis, which is removed."""
     result: Array = np.moveaxis(atoms, axis, 0)[index]
     return result
 
@@ -87,9 +83,10 @@ def line(factor: Factor, axis: int) -> Array:
 
 
 def collapse(atoms: Atoms, factor: Factor, dims: set[int], reason: str) -> Factor:
-    """Nothing may be cut along ``dims``: units are united across them, or pinned if none is left.
+    """The factor after nothing may be cut along ``dims``.
 
-    The head dimension of attention is the case in point: its positions go together, by head.
+    Units are united across these dimensions, or pinned if the factor has no other. For example, the
+    positions within a head of attention become one unit, the head.
     """
     hit = [axis for axis, dim in enumerate(factor.dims) if dim in dims]
     if not hit:
@@ -99,20 +96,20 @@ def collapse(atoms: Atoms, factor: Factor, dims: set[int], reason: str) -> Facto
         return factor
     atoms.unite_along(factor.atoms, tuple(hit), reason)
     rest = tuple(dim for dim in factor.dims if dim not in dims)
-    picked: Array = factor.atoms[
+    first: Array = factor.atoms[
         tuple(0 if a in hit else slice(None) for a in range(len(factor.dims)))
     ]
-    return Factor(rest, picked)
+    return Factor(rest, first)
 
 
 def mixed(atoms: Atoms, space: Space, dims: set[int], reason: str) -> Space:
-    """The value after something mixed its units along ``dims`` (softmax, a norm)."""
+    """The value after something mixed its units along ``dims``, as softmax and norms do."""
     space = simplified(atoms, space)
     return space.relabelled([collapse(atoms, f, dims, reason) for f in space.factors])
 
 
 def without(atoms: Atoms, space: Space, dims: set[int], reason: str) -> Space:
-    """The value after a reduction over ``dims``, which are gone."""
+    """The value after a reduction over ``dims``, which are removed."""
     space = mixed(atoms, space, dims, reason)
     kept = [dim for dim in range(len(space.shape)) if dim not in dims]
     to = {dim: place for place, dim in enumerate(kept)}
@@ -121,7 +118,7 @@ def without(atoms: Atoms, space: Space, dims: set[int], reason: str) -> Space:
 
 
 def labels(space: Space, dim: int) -> Array:
-    """The atoms along one dimension that no other shares; zeros if it has none."""
+    """The atoms along a dimension that has a factor of its own, otherwise zeros."""
     factor = space.at(dim)
     if factor is None or len(factor.dims) > 1:
         return np.zeros(space.shape[dim], dtype=np.int64)

@@ -19,8 +19,8 @@ def over_some(site: Site, x: Space, *settings: Any, **more: Any) -> Space | tupl
     """Units in the other dimensions stay. A reduced dimension with units of its own is pinned."""
     if site.op in NORMS:
         settings = settings[1:]
-    asked = more.get("dim", settings[0] if settings else None)
-    listed = range(len(x.shape)) if asked is None else [asked] if isinstance(asked, int) else asked
+    dim = more.get("dim", settings[0] if settings else None)
+    listed = range(len(x.shape)) if dim is None else [dim] if isinstance(dim, int) else dim
     dims = {d % len(x.shape) for d in listed} or set(range(len(x.shape)))
     reduced = without(site.atoms, x, dims, site.mixes())
     results = tuple(_kept(reduced, dims, shape) for shape in site.shapes)

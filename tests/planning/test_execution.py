@@ -1,28 +1,26 @@
-"""Attributes that count heads are true after compaction, also where no forward asks them."""
+"""How groups are executed: attributes that count heads stay true after compaction."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.helpers.plans import Network
 from torch import Tensor, nn
 
 from l0arm import Patch, sparsify
 from l0arm.planning import plan
 
-Network = Callable[[str], tuple[nn.Module, tuple[Any, ...]]]
-
 
 class Attention(nn.Module):
-    """Heads found by their size; what counts them is only kept for others to read."""
+    """Heads found by their size. The forward does not use the attributes that count them."""
 
-    def __init__(self, forward_asks: bool) -> None:
+    def __init__(self, forward_uses_it: bool) -> None:
         super().__init__()
         self.num_heads, self.head_size, self.all_head_size = 4, 2, 8
-        self.n_heads = 4  # in the forward as a literal would be: a scale, not a count
+        self.n_heads = 4  # the forward may use it as a scale, not as a count
         self.q, self.k, self.v, self.o = (nn.Linear(8, 8) for _ in range(4))
-        self.asks = forward_asks
+        self.uses_it = forward_uses_it
 
     def forward(self, x: Tensor) -> Tensor:
         q, k, v = (
@@ -30,15 +28,15 @@ class Attention(nn.Module):
             for f in (self.q, self.k, self.v)
         )
         out = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
-        return self.o(out) / (self.n_heads if self.asks else 4)
+        return self.o(out) / (self.n_heads if self.uses_it else 4)
 
 
-@pytest.mark.parametrize("forward_asks", [False, True])
-def test_counters_are_kept_true_unless_that_changes_a_value(forward_asks: bool) -> None:
-    model = Attention(forward_asks)
+@pytest.mark.parametrize("forward_uses_it", [False, True])
+def test_counters_are_kept_true_unless_that_changes_a_value(forward_uses_it: bool) -> None:
+    model = Attention(forward_uses_it)
     found = plan(model, torch.rand(2, 3, 8))
     assert [entry.execution for entry in found.planned] == ["as is"]
-    if forward_asks:  # patched, n_heads would change the scale
+    if forward_uses_it:  # patched, n_heads would change the scale
         assert found.groups[0].patches == ()
         return
     names = {(p.attribute, p.per_unit) for p in found.groups[0].patches}
