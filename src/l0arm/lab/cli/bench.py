@@ -1,4 +1,4 @@
-"""``l0arm bench``: what a step and a prediction cost, against dense networks."""
+"""``l0arm bench``: the cost of a training step and of a prediction, against dense networks."""
 
 from __future__ import annotations
 
@@ -31,19 +31,24 @@ def bench(
     path: Annotated[
         Path | None,
         typer.Argument(
-            metavar="[RUN|FOLDER]", help="Measure this network in all its forms, not steps."
+            metavar="RUN|FOLDER", help="Measure this network in all its forms, instead of steps."
         ),
     ] = None,
     only: Annotated[
         list[str] | None,
-        typer.Option(help="lenet5, mlp, wrn, inference or plot; may be given several times."),
+        typer.Option(help="Only lenet5, mlp, wrn, inference or plot. Repeatable."),
     ] = None,
-    threads: Annotated[list[int] | None, typer.Option(min=1, help="1 and 2 unless told.")] = None,
+    threads: Annotated[
+        list[int] | None, typer.Option(min=1, help="Repeatable. Default: 1 and 2.")
+    ] = None,
     batch: Annotated[
-        list[int] | None, typer.Option(min=1, help="With a network; 1, 16 and 256 unless told.")
+        list[int] | None,
+        typer.Option(min=1, help="With a network. Repeatable. Default: 1, 16 and 256."),
     ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Few repeats: does it run?")] = False,
-    out: Annotated[Path | None, typer.Option(help="Where text, JSON and plot go.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Few repeats, to see that it runs.")] = (
+        False
+    ),
+    out: Annotated[Path | None, typer.Option(help="Folder to write to.")] = None,
     model: Model = None,
     size: Size = None,
     force: Force = False,
@@ -51,22 +56,30 @@ def bench(
     method: OutsideMethod = None,
     as_json: Json = False,
 ) -> None:
-    """Time training steps and inference against dense networks, interleaved in one run.
+    """Time training steps against dense networks, or one network in all its forms.
 
-    Ratios with their spread for the networks of the paper, sliced beside masked, and a plot of
-    step time against the open fraction. A full run takes under ten minutes on two cores; leave
-    the machine alone meanwhile.
+    Without a network: steps and inference of the paper's networks, sliced and masked, as ratios to
+    dense networks with their spread, and a plot of step time by open fraction. Writes text, JSON
+    and plot to benchmarks/results. A full run takes under ten minutes on two cores. Do not use the
+    machine meanwhile.
+
+    With a run or a saved network: parameters, MACs, bytes, latency and peak memory of dense,
+    compact, ONNX and 8-bit ONNX side by side. Writes bench.txt and bench.json to RUN/bench, where
+    `l0arm report RUN` finds them, or to FOLDER-bench.
+
+    Examples:
 
         l0arm bench --only mlp --threads 1
-
-    With a run or a saved network: dense, compact, ONNX and its 8-bit form side by side, their
-    parameters, MACs, bytes, latency and peak memory. In RUN/bench, `l0arm report RUN` finds it.
-
-        l0arm bench runs/lenet5-l0-arm/seed-0
+        l0arm bench runs/lenet5-l0-arm/seed-0 --batch 1 --batch 64
     """
     if path is None:
         _steps(only, threads, quick, out or Path("benchmarks/results"))
         return
+    if only:
+        raise UserError(
+            f"--only {only[0]} chooses a part of the step benchmark, not of {path}; leave --only "
+            f"out, or leave {path} out: l0arm bench --only {only[0]}"
+        )
     stem = out or _home(path)
     files = [stem / "bench.txt", stem / "bench.json"]
     check_absent(files, force=force)
@@ -86,7 +99,7 @@ def bench(
 
 
 def _home(path: Path) -> Path:
-    """With the run, where the report looks for it, also for what was compacted inside of one."""
+    """The folder of the run that is measured or that contains the network; the report reads it."""
     for folder in (path, path.parent):
         if (folder / "recipe.json").is_file():
             return bench_file(folder).parent

@@ -19,16 +19,21 @@ from l0arm.lab.runs.trained import trained_network
 
 def compact(
     run: Run,
-    out: Annotated[Path | None, typer.Option(help="The folder to write; else RUN/compact.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder to write. Default: RUN/compact.")] = None,
     force: Force = False,
     data_dir: DataDir = None,
     method: OutsideMethod = None,
     as_json: Json = False,
 ) -> None:
-    """Write the small plain network of a run to a folder, and show that it computes the same.
+    """Write the small network of a run to a folder, and check that it computes the same.
 
-    l0arm.json (with the certificate of equality), model.safetensors and a README.md;
-    `l0arm.load(FOLDER, factory)` reads it.
+    Writes l0arm.json (with the certificate of equality), model.safetensors and README.md.
+    In Python, `l0arm.load(FOLDER, factory)` loads the network.
+
+    Examples:
+
+        l0arm compact runs/lenet5-l0-arm/seed-0
+        l0arm compact runs/lenet5-l0-arm/seed-0 --out small --force
     """
     use_outside(method)
     folder, path = RunFolder(run), out or run / "compact"

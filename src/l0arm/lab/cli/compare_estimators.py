@@ -29,22 +29,27 @@ def estimators(
     problem: Annotated[str, typer.Option(help="quadratic (50 bits) or mlp (1,184 gates).")] = (
         "quadratic"
     ),
-    only: Annotated[
-        list[str] | None, typer.Option(help="Only this estimator; may be given several times.")
-    ] = None,
-    draws: Annotated[int, typer.Option(min=30, help="Estimates of each.")] = 1000,
+    only: Annotated[list[str] | None, typer.Option(help="Only this estimator. Repeatable.")] = None,
+    draws: Annotated[int, typer.Option(min=30, help="Estimates per estimator.")] = 1000,
     data: Annotated[str, typer.Option(help="Images for the MLP.")] = "mnist-mini",
     data_dir: DataDir = None,
-    results: Annotated[Path, typer.Option(help="Where table and plot go.")] = Path("results"),
+    results: Annotated[Path, typer.Option(help="Folder of table and plot.")] = Path("results"),
     quiet: Quiet = False,
 ) -> None:
-    """Measure bias, variance and cost of estimators at three stages of training.
+    """Measure bias, variance and cost of gradient estimators at three stages of training.
 
-    Variance is the sum over the gates; bias is |mean - gradient| / |gradient| with the noise of
-    both taken off, and < x where three standard errors reach down to 0 and up to x; f counts
-    evaluations; ms is the median of the thread's time, with all backward passes of a step. After ±
-    stands the standard error, of ms half the range of the middle half. ARM is always measured.
+    - variance: the sum over the gates
+    - bias: |mean - gradient| / |gradient|, corrected for the noise of both; < x where zero lies
+      within three standard errors, which reach up to x
+    - f: evaluations of the loss
+    - ms: median thread time of a step, with all backward passes
+    - ±: the standard error; for ms, half the interquartile range
 
+    ARM is always measured. Writes RESULTS/estimators-PROBLEM.md, .json and .png.
+
+    Examples:
+
+        l0arm compare estimators --only disarm --only ar
         l0arm compare estimators --problem mlp --draws 300
     """
     names = _names(only)
@@ -68,7 +73,7 @@ def estimators(
 
 
 def _make(folder: Path) -> None:
-    """Before anything is measured, not after."""
+    """Make the folder of results before anything is measured."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -116,7 +121,7 @@ def _figure(value: float, error: float) -> str:
 
 
 def _short(value: float, digits: int = 2) -> str:
-    """A few digits in little room.
+    """A number with few digits.
 
     >>> _short(0.123), _short(4567), _short(0.00098), _short(0.0)
     ('0.12', '4.6e3', '9.8e-4', '0')
@@ -128,7 +133,7 @@ def _short(value: float, digits: int = 2) -> str:
 
 
 def _table(title: str, lines: Sequence[measured.Line]) -> Table:
-    """Without the stage, which the title names: 80 columns."""
+    """The table of one stage, in 80 columns."""
     table = Table(title=title, title_justify="left", box=SIMPLE, padding=(0, 1, 0, 0))
     for n, column in enumerate(COLUMNS):
         if column != "stage":
@@ -139,7 +144,7 @@ def _table(title: str, lines: Sequence[measured.Line]) -> Table:
 
 
 def _write(title: str, command: str, lines: Sequence[measured.Line], stem: Path) -> list[Path]:
-    """The table as text and data, and the picture."""
+    """Write the table as Markdown and JSON, and the plot."""
     paths = [stem.with_suffix(suffix) for suffix in (".md", ".json", ".png")]
     text = "\n".join(grid(COLUMNS, _cells(lines)))
     write_text(paths[0], f"# {title}\n\n    {command}\n\n{text}\n")

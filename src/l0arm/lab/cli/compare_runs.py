@@ -1,4 +1,4 @@
-"""``l0arm compare runs``: what runs came to, their gates, and the units that they share."""
+"""``l0arm compare runs``: results of runs, their gates, and the units that they share."""
 
 from __future__ import annotations
 
@@ -65,18 +65,24 @@ def runs(
     out: Annotated[
         Path, typer.Option(help="Files to write, without ending: .md, .json and .png.")
     ] = Path("results/runs"),
-    title: Annotated[str, typer.Option(help="What the page is about.")] = "Runs side by side",
+    title: Annotated[str, typer.Option(help="Title of the page.")] = "Runs side by side",
     quiet: Quiet = False,
 ) -> None:
-    """Compare finished runs: figures of the last epoch, gates, units that two runs both keep.
+    """Compare finished runs: results, gates, and the units that two runs both keep.
 
     Units are compared between runs that start from the same weights (training.init_seed, or the
-    same seed): of two others, filter 3 has nothing to do with filter 3. By chance is what two
-    random choices as large as these would have in common, σ how many standard deviations the runs
-    are above it. What they share beyond chance was learned, or comes from the common start: compare
-    with controls, and take different seeds, for runs of one seed share their random numbers, too.
+    same seed). Otherwise filter 3 of one run has nothing to do with filter 3 of the other. By
+    chance is what two random choices of this size have in common. σ says how many standard
+    deviations the runs are above it. What they share beyond chance was learned, or comes from the
+    common start: compare with controls, and use different seeds, because runs of one seed also
+    share their random numbers.
 
-        l0arm compare runs runs/small-wrn-l0-arm/seed-0 runs/small-wrn-l0-arm/seed-1
+    Writes OUT.md, OUT.json and OUT.png.
+
+    Examples:
+
+        l0arm compare runs runs/mlp-l0-arm/seed-0 runs/mlp-l0-ar/seed-0
+        l0arm compare runs runs/mlp-l0-arm/seed-0 runs/mlp-l0-arm/seed-1 --out seeds
     """
     compared = _finished(run)
     pairs = list(_pairs(compared))
@@ -90,7 +96,7 @@ def runs(
 
 
 def _finished(paths: Sequence[Path]) -> list[Finished]:
-    """The runs in these folders, or what is wrong with one."""
+    """The runs in these folders. All must be finished."""
     folders = [RunFolder(path) for path in paths]
     recipes = [folder.recipe() for folder in folders]
     for folder in folders:
@@ -103,7 +109,7 @@ def _finished(paths: Sequence[Path]) -> list[Finished]:
 
 
 def _labels(recipes: Sequence[Recipe], paths: Sequence[Path]) -> list[str]:
-    """What tells the runs apart: the network only if they differ in it, the folder if need be."""
+    """Unique labels: with the network if it differs, with the folder if needed."""
     titles = [recipe.title or recipe.name for recipe in recipes]
     if len({title.partition(", ")[0] for title in titles}) == 1:
         titles = [title.partition(", ")[2] or title for title in titles]
@@ -115,7 +121,7 @@ def _labels(recipes: Sequence[Recipe], paths: Sequence[Path]) -> list[str]:
 
 
 def _drawn(compared: Sequence[Finished], paths: Sequence[Path], title: str) -> Sequence[Path]:
-    """Draw the gates, if there are any; the files that were written."""
+    """Draw the gates, if there are any, and return the files that were written."""
     gated = [run for run in compared if run.result["gates"]]
     if not gated:
         return paths[:2]
@@ -130,7 +136,7 @@ def _command(run: Sequence[Path], out: Path, title: str) -> str:
 
 
 def _pairs(compared: Sequence[Finished]) -> Iterator[Pair]:
-    """Every two runs whose units are the same ones."""
+    """All pairs of runs whose units can be compared."""
     kept = {run.label: survivors(run.folder) for run in compared if run.units}
     counts = {label: sum(map(len, units.values())) for label, units in kept.items()}
     for one, other in combinations((run for run in compared if run.units), 2):
@@ -140,13 +146,13 @@ def _pairs(compared: Sequence[Finished]) -> Iterator[Pair]:
 
 
 def _start(recipe: Recipe) -> tuple[Any, ...]:
-    """What the first weights of a run are a function of."""
+    """What determines the initial weights of a run."""
     seed, init_seed = recipe.training.seed, recipe.training.init_seed
     return recipe.model, recipe.data.name, seed if init_seed is None else init_seed
 
 
 def _values(compared: Sequence[Finished], pairs: Sequence[Pair]) -> dict[str, Any]:
-    """All figures for programs; g(phi) of every gate stays with the runs."""
+    """All figures as JSON values, without the g(phi) of every gate."""
     results = [{"run": run.label, **run.result} for run in compared]
     for result in results:
         del result["gates"]

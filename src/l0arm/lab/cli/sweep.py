@@ -27,20 +27,26 @@ THRESHOLDS = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 def sweep(
     run: Run,
     threshold: Annotated[
-        list[float] | None, typer.Option(help="A tau of Eq. 14; may be given several times.")
+        list[float] | None, typer.Option(help="A threshold (tau of Eq. 14). Repeatable.")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Files to write, without ending; else RUN/sweep.")
+        Path | None, typer.Option(help="Files to write, without ending. Default: RUN/sweep.")
     ] = None,
     force: Force = False,
     data_dir: DataDir = None,
     method: OutsideMethod = None,
     as_json: Json = False,
 ) -> None:
-    """Draw the accuracy-cost curve of one run and mark its Pareto points (*).
+    """Compact one run at several thresholds, and mark the Pareto points (*).
 
-    Accuracy is that on the test images: to choose by it is to choose on them. Set data.held_out
-    when you train, and it is that on images held out of the training set.
+    Writes RUN/sweep.md, sweep.json and sweep.png: accuracy against cost. The accuracy is measured
+    on the test images. To choose a threshold, train with data.held_out: then it is measured on
+    images that are held out of the training set.
+
+    Examples:
+
+        l0arm sweep runs/mlp-l0-arm/seed-0
+        l0arm sweep runs/mlp-l0-arm/seed-0 --threshold 0.3 --threshold 0.5
     """
     thresholds = sorted(set(threshold or THRESHOLDS))
     for tau in thresholds:

@@ -1,4 +1,4 @@
-"""``l0arm table``: a table of the paper beside what came out here."""
+"""``l0arm table``: a table of the paper beside the results of runs."""
 
 from __future__ import annotations
 
@@ -17,20 +17,28 @@ TABLES = {"table2": table2, "table3": table3}
 
 
 def table(
-    what: Annotated[str, typer.Argument(help="table2 (MNIST) or table3 (CIFAR).")],
+    what: Annotated[str, typer.Argument(metavar="TABLE", help="table2 (MNIST) or table3 (CIFAR).")],
     runs: RunsRoot = Path("runs"),
-    results: Annotated[Path, typer.Option(help="Where the table goes.")] = Path("results"),
+    results: Annotated[Path, typer.Option(help="Folder of the table.")] = Path("results"),
     seeds: Annotated[int, typer.Option(min=1, help="How many runs a row should have.")] = 5,
     quiet: Quiet = False,
 ) -> None:
-    """Write RESULTS/table2.md and .json from the runs there are; say what is missing."""
+    """Write a table of the paper from the runs that exist, and print what is missing.
+
+    Writes table2.md and table2.json (or table3) to the folder of results.
+
+    Examples:
+
+        l0arm table table2
+        l0arm table table3 --runs /shared/runs --seeds 1
+    """
     markdown, data = write_table(what, runs, results, seeds)
     say(markdown.read_text(encoding="utf-8"), quiet=quiet)
     say(f"wrote {markdown} and {data}", quiet=quiet)
 
 
 def write_table(what: str, runs: Path, results: Path, seeds: int) -> tuple[Path, Path]:
-    """The table as text and as data."""
+    """Write the table as Markdown and JSON."""
     if what not in TABLES:
         raise UserError(f"no table '{what}'; there are {', '.join(TABLES)}")
     if not runs.is_dir():

@@ -9,7 +9,7 @@ import typer
 
 from l0arm.distributed import launched_team
 from l0arm.lab.cli.console import observer, say, say_json
-from l0arm.lab.cli.options import DataDir, Json, OutsideMethod, Quiet, RunsRoot, load_data
+from l0arm.lab.cli.options import DataDir, Json, Quiet, RunsRoot, load_data
 from l0arm.lab.cli.outside import use_method
 from l0arm.lab.recipes.recipe import Recipe, load_recipe
 from l0arm.lab.runs.folder import RunFolder
@@ -18,12 +18,15 @@ from l0arm.lab.runs.training import train as run_training
 
 def train(
     recipe: Annotated[
-        str, typer.Argument(help="A name from `l0arm recipes`, or the path of a .toml file.")
+        str,
+        typer.Argument(
+            metavar="RECIPE", help="A name from `l0arm recipes`, or the path of a .toml file."
+        ),
     ],
     data_dir: DataDir = None,
     runs: RunsRoot = Path("runs"),
     run_dir: Annotated[
-        Path | None, typer.Option(help="The folder of this run, instead of one under RUNS.")
+        Path | None, typer.Option(help="Folder of this run, instead of RUNS/RECIPE/seed-N.")
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Same as --set training.seed=N.")] = None,
     epochs: Annotated[int | None, typer.Option(help="Same as --set training.epochs=N.")] = None,
@@ -32,34 +35,37 @@ def train(
         typer.Option(
             "--set",
             metavar="KEY=VALUE",
-            help="Another setting: method.lam=0.2, or none: teacher=",
+            help="Change a setting: method.lam=0.2. No value removes it: teacher=",
         ),
     ] = None,
-    method: OutsideMethod = None,
+    method: Annotated[
+        str | None, typer.Option(help="Another method, or package.module:factory of your own.")
+    ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with a run that was cut off.")
+        bool, typer.Option("--resume", help="Continue a run that was interrupted.")
     ] = False,
     checkpoint_every: Annotated[
         float,
         typer.Option(
             min=0,
             metavar="SECONDS",
-            help="How often to save (within an epoch, a tenth as often); 0: at every step.",
+            help="Time between checkpoints (ten times as long within an epoch). 0: every step.",
         ),
     ] = 60.0,
     tensorboard: Annotated[
         bool, typer.Option("--tensorboard", help="Also write TensorBoard events to the run.")
     ] = False,
     tracker: Annotated[
-        list[str] | None, typer.Option(help="Also keep the records there: tensorboard, wandb.")
+        list[str] | None,
+        typer.Option(help="Also record to tensorboard or wandb. Repeatable."),
     ] = None,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Train one recipe; kill it when you like, --resume goes on bit for bit.
+    """Train one recipe; --resume continues an interrupted run, bit for bit.
 
-    The folder of the run holds the recipe, the environment, a line of JSON for each epoch,
-    checkpoints without pickle, and at the end result.json.
+    Writes the folder of the run: recipe.json, environment.json, a line of epochs.jsonl for each
+    epoch, checkpoints (without pickle), and result.json at the end.
 
     Examples:
 
@@ -71,7 +77,7 @@ def train(
     settings = load_recipe(recipe, [*use_method(method), *_overrides(set_, seed, epochs)])
     folder = RunFolder(run_dir or default_folder(runs, settings))
     with launched_team() as team:
-        quiet, as_json = quiet or not team.first, as_json and team.first  # one of them speaks
+        quiet, as_json = quiet or not team.first, as_json and team.first  # only one process prints
         data = load_data(settings.data.name, data_dir, quiet=quiet or as_json)
         say(f"{settings.title or settings.name}: {folder.path}", quiet=quiet or as_json)
         with observer(settings.training.epochs, quiet=quiet, as_json=as_json) as watcher:
@@ -92,7 +98,7 @@ def train(
 
 
 def default_folder(runs: Path, recipe: Recipe) -> Path:
-    """Where a run is kept unless told otherwise."""
+    """The folder of a run, unless --run-dir names another."""
     return runs / recipe.name / f"seed-{recipe.training.seed}"
 
 
