@@ -1,5 +1,6 @@
-"""The command line, called in this process."""
+"""The command line, called in this process, and runs that many tests start from."""
 
+import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,6 +19,10 @@ class Ended:
     out: str
     err: str
 
+    def refused(self, message: str, code: int = 2) -> bool:
+        """Whether it ended with this code and one line of error, without a traceback."""
+        return self.code == code and message in self.err and self.err.count("\n") == 1
+
 
 Cli = Callable[[str], Ended]
 
@@ -32,12 +37,30 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFi
     def call(line: str) -> Ended:
         monkeypatch.setattr(sys, "argv", ["l0arm", *line.format(quick=QUICK).split()])
         capfd.readouterr()
-        try:
+        with pytest.raises(SystemExit) as end:
             main()
-            code = 0
-        except SystemExit as end:
-            code = end.code if isinstance(end.code, int) else int(end.code is not None)
         captured = capfd.readouterr()
-        return Ended(code, captured.out, captured.err)
+        if isinstance(end.value.code, str):  # the interpreter prints it and exits with 1
+            return Ended(1, captured.out, f"{captured.err}{end.value.code}\n")
+        return Ended(end.value.code or 0, captured.out, captured.err)
 
     return call
+
+
+@pytest.fixture(scope="session")
+def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a quick run, trained once for all tests."""
+    folder = tmp_path_factory.mktemp("finished") / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        line = f"l0arm train mlp-l0-arm {QUICK} --quiet --run-dir {folder}"
+        patch.setattr(sys, "argv", line.split())
+        with pytest.raises(SystemExit, match="0"):
+            main()
+    return folder
+
+
+@pytest.fixture
+def trained(cli: Cli, finished_run: Path, tmp_path: Path) -> Cli:
+    """The command line, in a folder with a copy of the finished run."""
+    shutil.copytree(finished_run, tmp_path / "runs/mlp-l0-arm/seed-0")
+    return cli

@@ -1,4 +1,4 @@
-"""The verbs from a trained run to files that others run."""
+"""From a trained run to files for other programs: compact, inspect, export, sweep."""
 
 import json
 from collections.abc import Callable
@@ -14,18 +14,12 @@ from l0arm.lab.runs.sweeping import SweepPoint, with_pareto
 from l0arm.models import MLP
 
 Cli = Callable[[str], Any]
-RUN = "runs/mlp-l0-arm-control/seed-0"
-
-
-@pytest.fixture
-def trained(cli: Cli) -> Cli:
-    assert cli("train mlp-l0-arm-control {quick} --quiet").code == 0
-    return cli
+RUN = "runs/mlp-l0-arm/seed-0"
 
 
 @pytest.fixture
 def other(tmp_path: Path) -> Path:
-    """A saved network that the command line knows nothing of."""
+    """A saved network that does not say how to build its original."""
     gated = l0arm.sparsify(MLP((6, 5, 3)), method="l0-arm", lam=0.0)
     gated.phi.data.fill_(9.0)
     gated.phi.data[[0, 7]] = -9.0
@@ -42,17 +36,18 @@ def test_compact_does_not_overwrite(trained: Cli, tmp_path: Path) -> None:
     assert trained(f"compact {RUN} --out small --force").code == 0
 
 
-def test_inspect_tells_what_is_left(trained: Cli, tmp_path: Path) -> None:
+def test_inspect_lists_what_is_left(trained: Cli, tmp_path: Path) -> None:
     trained(f"compact {RUN} --out small")
     ended = trained("inspect small")
     assert ended.code == 0
-    told = inspect_saved(tmp_path / "small")
-    assert f"group fc1: {len(told.kept[0])} of 784 units" in ended.out
+    saved = inspect_saved(tmp_path / "small")
+    assert f"group fc1: {len(saved.kept[0])} of 784 units" in ended.out
     assert (
-        f"fc2.weight: {len(told.kept[2])} x {len(told.kept[1])} float32, was 100 x 300" in ended.out
+        f"fc2.weight: {len(saved.kept[2])} x {len(saved.kept[1])} float32, was 100 x 300"
+        in ended.out
     )
     facts = json.loads(trained("inspect small --json").out)
-    assert facts["parameters"] == list(told.parameters)
+    assert facts["parameters"] == list(saved.parameters)
     assert facts["metrics"]["network"]["model"]["name"] == "mlp"
 
 
@@ -65,7 +60,7 @@ def test_inspect_refuses_a_damaged_folder(cli: Cli, other: Path) -> None:
     assert "SHA-256 is another" in ended.err
 
 
-def test_names_from_a_file_do_not_steer_the_terminal(cli: Cli, tmp_path: Path) -> None:
+def test_names_from_a_file_do_not_control_the_terminal(cli: Cli, tmp_path: Path) -> None:
     gated = l0arm.sparsify(MLP((6, 5, 3)), method="l0-arm", lam=0.0)
     gated.phi.data.fill_(9.0)
     l0arm.save(gated, tmp_path / "bad", metrics={"\x1b[2Jgone": "\x07"})
@@ -155,50 +150,3 @@ def test_pareto_points() -> None:
     points = [SweepPoint(0.5, (), 0, macs, accuracy) for macs, accuracy in facts]
     marked = [p.pareto for p in with_pareto(points)]
     assert marked == [False, True, True, False, True, True, False]
-
-
-def test_bench_puts_all_forms_side_by_side(trained: Cli, tmp_path: Path) -> None:
-    pytest.importorskip("onnxruntime")
-    ended = trained(f"bench {RUN} --quick --threads 1 --batch 1 --batch 3")
-    assert ended.code == 0, ended.err
-    result = json.loads((tmp_path / RUN / "bench" / "bench.json").read_text())
-    forms = result["forms"]
-    assert list(forms) == ["dense", "compact", "onnx", "int8"]
-    assert forms["dense"]["parameters"] == 266_610
-    assert forms["dense"]["macs"] == 784 * 300 + 300 * 100 + 100 * 10
-    assert forms["dense"]["bytes"] == 4 * 266_610
-    assert forms["compact"]["macs"] < forms["dense"]["macs"]
-    right = json.loads((tmp_path / RUN / "result.json").read_text())["test_accuracy"]
-    assert forms["compact"]["accuracy"] == forms["onnx"]["accuracy"] == right
-    assert forms["dense"]["accuracy"] is None
-    assert abs(forms["int8"]["accuracy"] - right) < 10
-    assert [(line["threads"], line["batch"]) for line in result["latency"]] == [(1, 1), (1, 3)]
-    for line in result["latency"]:
-        for ms in line["ms"].values():
-            assert 0 < ms["low"] <= ms["median"] <= ms["high"]
-    assert (tmp_path / RUN / "bench" / "bench.txt").read_text() in ended.out
-    assert f"wrote {RUN}/bench/bench.txt and {RUN}/bench/bench.json" in ended.out
-    assert "bench.txt exists" in trained(f"bench {RUN} --quick").err
-
-
-def test_the_report_has_the_bars_of_what_was_measured_inside_the_run(
-    trained: Cli, tmp_path: Path
-) -> None:
-    pytest.importorskip("onnxruntime")
-    assert trained(f"compact {RUN}").code == 0
-    ended = trained(f"bench {RUN}/compact --quick --threads 1 --batch 1")
-    assert f"wrote {RUN}/bench/bench.txt and {RUN}/bench/bench.json" in ended.out
-    assert trained(f"report {RUN} --out page.html").code == 0
-    html = (tmp_path / "page.html").read_text()
-    assert "Bars of the latency, bytes and parameters of" in html
-    forms = json.loads((tmp_path / RUN / "bench" / "bench.json").read_text())["forms"]
-    assert all(f"{form['bytes']:,}</td>" in html for form in forms.values())
-
-
-def test_report_refuses_a_measurement_that_is_none(trained: Cli, tmp_path: Path) -> None:
-    (tmp_path / RUN / "bench").mkdir()
-    (tmp_path / RUN / "bench" / "bench.json").write_text("{}")
-    ended = trained(f"report {RUN} --out page.html")
-    assert ended.code == 2
-    assert f"{RUN}/bench/bench.json is not what l0arm bench writes" in ended.err
-    assert not (tmp_path / "page.html").exists()

@@ -12,13 +12,7 @@ from l0arm.lab.recipes.recipe import recipe_names
 from l0arm.models import MLP
 
 Cli = Callable[[str], Any]
-RUN = "runs/mlp-l0-arm-control/seed-0"
-
-
-@pytest.fixture
-def trained(cli: Cli) -> Cli:
-    assert cli("train mlp-l0-arm-control {quick} --quiet").code == 0
-    return cli
+RUN = "runs/mlp-l0-arm/seed-0"
 
 
 def test_evaluate_gives_what_the_run_recorded(trained: Cli, tmp_path: Path) -> None:

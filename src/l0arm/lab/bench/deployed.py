@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from l0arm.costs import count_flops
 from l0arm.export import Exported, OnnxNetwork, export_onnx
-from l0arm.lab.bench.memory import Make, peak_memory
+from l0arm.lab.bench.memory import Make, peak_memory, torch_call
 from l0arm.lab.bench.report import aligned
 from l0arm.lab.bench.timing import Contestant, Plan, Spread, interleave
 from l0arm.lab.runs.deployment import Deployment
@@ -50,7 +50,7 @@ def forms_of(found: Deployment, folder: Path) -> dict[str, Form]:
 def _in_torch(model: nn.Module, found: Deployment, accuracy: float | None) -> Form:
     tensors = [*model.parameters(), *model.buffers()]
     return Form(
-        make=partial(_torch_call, model),
+        make=partial(torch_call, model),
         parameters=parameter_count(model),
         macs=count_flops(model, found.example[:1]) // 2,
         bytes=sum(t.numel() * t.element_size() for t in tensors),
@@ -67,16 +67,6 @@ def _in_onnx(done: Exported, small: Form, found: Deployment) -> Form:
         bytes=done.bytes,
         accuracy=found.accuracy(lambda x: network(x)[0]),
     )
-
-
-def _torch_call(model: nn.Module, threads: int) -> Callable[[Tensor], object]:
-    torch.set_num_threads(threads)
-
-    def call(x: Tensor) -> object:
-        with torch.inference_mode():
-            return model(x)
-
-    return call
 
 
 def measure(

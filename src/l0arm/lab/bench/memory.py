@@ -9,10 +9,22 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 Make = Callable[[int], Callable[[Tensor], object]]  # number of threads -> network as a call
 STATUS, RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+
+
+def torch_call(model: nn.Module, threads: int) -> Callable[[Tensor], object]:
+    """The model as a call without gradients. Lives here so that the child imports little."""
+    torch.set_num_threads(threads)
+
+    def call(x: Tensor) -> object:
+        with torch.inference_mode():
+            return model(x)
+
+    return call
 
 
 def peak_memory(make: Make, x: Tensor, *, timeout: float = 300.0) -> int | None:
