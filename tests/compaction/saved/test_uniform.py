@@ -20,17 +20,27 @@ from l0arm.models import MLP
 transformers = pytest.importorskip("transformers")
 
 
-def gated_mlps(make: Callable[[], nn.Module], keep: Callable[[str], bool]) -> Gated:
+def gated_mlps(
+    make: Callable[[], nn.Module], keep: Callable[[str], bool], method: str = "l0-arm"
+) -> Gated:
     """The groups whose name passes; the first layer far narrower than the second."""
     torch.manual_seed(0)
     model = make().eval()
     kwargs = {"input_ids": torch.randint(3, 50, (2, 7)), "return_dict": False}
     found = l0arm.plan(model, (), kwargs)
     found = replace(found, planned=tuple(e for e in found.planned if keep(e.group.name)))
-    gated = l0arm.sparsify(model, found, "l0-arm", lam=0.0)
+    gated = l0arm.sparsify(model, found, method, lam=0.0)
     gated.phi.data.normal_(0.0, 0.3)
     gated.phi.data[gated.layout.span(0)] -= 0.2
     return gated.eval()
+
+
+def hard_concrete() -> Gated:
+    """A Llama in float64; half of the first layer's gates are exactly 0, all others are open."""
+    gated = gated_mlps(llama, is_mlp, "l0-hc").double()
+    gated.phi.data.fill_(1.0)
+    gated.phi.data[: gated.layout.span(0).stop // 2] = -3.0  # z-bar 0, open probability 0.198
+    return gated
 
 
 def is_mlp(name: str) -> bool:
@@ -53,24 +63,74 @@ def test_transformers_alone_loads_it(make: Callable[[], nn.Module], tmp_path: Pa
     open_units = [int(part.sum()) for part in gated.per_group(gated.deterministic() != 0).values()]
     assert open_units[0] < open_units[1]
     folder = l0arm.save(gated, tmp_path / "saved", uniform=True)
-    told = inspect_saved(folder)
-    assert [len(kept) for kept in told.kept] == [max(open_units)] * 2
+    described = inspect_saved(folder)
+    assert [len(kept) for kept in described.kept] == [max(open_units)] * 2
     plain = type(original).from_pretrained(folder).eval()
     ours = l0arm.load(folder, lambda: copy.deepcopy(original))
     ids = torch.randint(3, 50, (2, 7))
     with torch.no_grad():
         torch.testing.assert_close(first(plain(ids)), first(ours(ids)), rtol=1e-5, atol=1e-6)
-    assert plain.num_parameters() == told.parameters[1] < told.parameters[0]
+    assert plain.num_parameters() == described.parameters[1] < described.parameters[0]
 
 
 def test_the_reopened_units_are_the_most_probable(tmp_path: Path) -> None:
     gated = gated_mlps(llama, is_mlp)
     pi = gated.gates.open_probability.detach()[gated.layout.span(0)]
-    told = inspect_saved(l0arm.save(gated, tmp_path / "saved", uniform=True))
-    assert set(told.kept[0]) == set(pi.topk(len(told.kept[0])).indices.tolist())
+    described = inspect_saved(l0arm.save(gated, tmp_path / "saved", uniform=True))
+    assert set(described.kept[0]) == set(pi.topk(len(described.kept[0])).indices.tolist())
     config = json.loads((tmp_path / "saved" / "config.json").read_text())
-    assert config["intermediate_size"] == len(told.kept[0])
+    assert config["intermediate_size"] == len(described.kept[0])
     assert config["architectures"] == ["LlamaForCausalLM"]
+
+
+IDS = torch.tensor([[3, 14, 15, 9, 26, 5, 35], [8, 9, 7, 9, 32, 38, 4]])
+EXAMPLE = {"input_ids": IDS, "return_dict": False}
+
+
+def test_hard_concrete_units_are_reopened_without_an_effect(tmp_path: Path) -> None:
+    gated = hard_concrete()
+    folder = l0arm.save(gated, tmp_path / "saved", uniform=True, example_kwargs=EXAMPLE)
+    assert [len(kept) for kept in inspect_saved(folder).kept] == [g.units for g in gated.groups]
+    loaded = l0arm.load(folder, llama)
+    assert l0arm.certificate(loaded).passed
+    with torch.no_grad():
+        torch.testing.assert_close(
+            first(loaded(**EXAMPLE)), first(gated(**EXAMPLE)), rtol=0, atol=1e-14
+        )
+
+
+def test_bernoulli_units_are_reopened_at_their_probability(tmp_path: Path) -> None:
+    """The reference is written down here: z-bar, and g(phi) of the units that are kept besides."""
+    gated = gated_mlps(llama, is_mlp).double()
+    trained, pi = gated.deterministic(), gated.gates.probs.detach()
+    folder = l0arm.save(gated, tmp_path / "saved", uniform=True, example_kwargs=EXAMPLE)
+    z = trained.clone()
+    for number, kept in enumerate(inspect_saved(folder).kept):
+        units = gated.layout.span(number).start + torch.tensor(kept)
+        z[units] = torch.where(trained[units] == 0, pi[units], trained[units])
+    assert bool((z != trained).any())
+    loaded = l0arm.load(folder, llama)
+    assert l0arm.certificate(loaded).passed
+    gated.execution = "masked"
+    with torch.no_grad(), gated.drawn(z):
+        want = first(gated(**EXAMPLE))
+    with torch.no_grad():
+        torch.testing.assert_close(first(loaded(**EXAMPLE)), want, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("make", [hard_concrete, lambda: gated_mlps(llama, is_mlp)])
+def test_the_certificate_notices_units_that_are_reopened_at_other_values(
+    make: Callable[[], Gated], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def drifted(z: torch.Tensor, span: slice, gates: Any, width: int) -> None:
+        closed = span.start + (z[span] == 0).nonzero().flatten()
+        z[closed[: width - int((z[span] != 0).sum())]] = 0.198
+
+    monkeypatch.setattr("l0arm.compaction.saved.uniform.reopen", drifted)
+    gated = make()
+    with pytest.raises(l0arm.CertificateError, match=f"because of group '{gated.groups[0].name}'"):
+        l0arm.save(gated, tmp_path / "saved", uniform=True, example_kwargs=EXAMPLE)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_closed_heads_and_missing_layers_are_refused(tmp_path: Path) -> None:
