@@ -77,7 +77,7 @@ def test_the_size_of_the_batch_is_not_frozen(tmp_path: Path) -> None:
 
 def test_the_mode_of_the_model_stays(tmp_path: Path) -> None:
     model = nn.Sequential(nn.Linear(3, 2), nn.Dropout(0.5))
-    export_onnx(model, torch.rand(2, 3), tmp_path / "net.onnx")
+    export_program(model, torch.rand(2, 3), tmp_path / "net.pt2")
     assert model.training
     assert model[1].training
 

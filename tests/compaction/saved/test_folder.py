@@ -98,14 +98,17 @@ def test_frozen_weights_and_their_kind_stay_the_factorys(folder: Path) -> None:
 
 
 def test_what_the_folder_says(folder: Path) -> None:
-    told = inspect_saved(folder)
-    assert told.model == "l0arm.models.mlp.MLP"
-    assert told.kept == ((1, 2, 4, 5), (0, 2, 3, 4), (0, 2, 3))
-    assert told.original["fc1.weight"].shape == (5, 6)
-    assert told.tensors["fc1.module.weight"].shape == (4, 4)
-    assert told.parameters == (6 * 5 + 5 + 5 * 4 + 4 + 4 * 3 + 3, 4 * 4 + 4 + 4 * 3 + 3 + 3 * 3 + 3)
-    assert told.metrics == {"test_accuracy": 98.5}
-    assert told.certificate is None
+    described = inspect_saved(folder)
+    assert described.model == "l0arm.models.mlp.MLP"
+    assert described.kept == ((1, 2, 4, 5), (0, 2, 3, 4), (0, 2, 3))
+    assert described.original["fc1.weight"].shape == (5, 6)
+    assert described.tensors["fc1.module.weight"].shape == (4, 4)
+    assert described.parameters == (
+        6 * 5 + 5 + 5 * 4 + 4 + 4 * 3 + 3,
+        4 * 4 + 4 + 4 * 3 + 3 + 3 * 3 + 3,
+    )
+    assert described.metrics == {"test_accuracy": 98.5}
+    assert described.certificate is None
 
 
 def test_dead_units_are_not_among_the_kept(tmp_path: Path) -> None:
@@ -113,11 +116,11 @@ def test_dead_units_are_not_among_the_kept(tmp_path: Path) -> None:
     gated = l0arm.sparsify(LeNet5(), method="l0-arm", lam=0.0)
     gated.phi.data.fill_(9.0)
     gated.phi.data[gated.layout.span(2)][:16] = -9.0
-    told = inspect_saved(l0arm.save(gated, tmp_path / "saved"))
-    assert told.kept[1] == tuple(range(1, 50))
+    described = inspect_saved(l0arm.save(gated, tmp_path / "saved"))
+    assert described.kept[1] == tuple(range(1, 50))
 
 
-def test_the_card_tells_how_to_load_it(folder: Path) -> None:
+def test_the_card_says_how_to_load_it(folder: Path) -> None:
     card = (folder / "README.md").read_text()
     assert card.startswith("---\nlibrary_name: l0arm\n")
     assert "MLP, 4-4-3" in card
@@ -128,14 +131,29 @@ def test_the_card_tells_how_to_load_it(folder: Path) -> None:
 
 def test_the_certificate_is_kept_where_an_example_is_known(tmp_path: Path) -> None:
     gated = gated_mlp()
-    saved = l0arm.save(gated, tmp_path / "saved", example_inputs=torch.rand(4, 6))
-    told = inspect_saved(saved).certificate
-    assert told is not None
-    assert told["passed"]
-    assert told["dtype"] == "float64"
-    assert 0 <= told["largest_difference"] <= told["tolerance"] == 1e-10
-    assert {entry["mode"] for entry in told["judged"]} == {"eval", "train"}
-    assert inspect_saved(l0arm.save(gated, tmp_path / "bare")).certificate is None
+    x = torch.rand(4, 6)
+    saved = l0arm.save(gated, tmp_path / "saved", example_inputs=x)
+    record = inspect_saved(saved).certificate
+    assert record is not None
+    assert record["passed"]
+    assert record["dtype"] == "float64"
+    assert 0 <= record["largest_difference"] <= record["tolerance"] == 1e-10
+    assert {entry["mode"] for entry in record["judged"]} == {"eval", "train"}
+    loaded, small = l0arm.load(saved, small_mlp), gated.compact(example_inputs=x)
+    assert l0arm.certificate(loaded) == l0arm.certificate(small)
+
+
+def test_without_an_example_a_saved_network_has_no_certificate(folder: Path) -> None:
+    assert inspect_saved(folder).certificate is None
+    with pytest.raises(ValueError, match="this MLP has no certificate"):
+        l0arm.certificate(l0arm.load(folder, small_mlp))
+
+
+def test_a_certificate_that_cannot_be_read_is_left_out(tmp_path: Path) -> None:
+    saved = l0arm.save(gated_mlp(), tmp_path / "saved", example_inputs=torch.rand(4, 6))
+    edit(saved, lambda record: record["certificate"].update(tolerance=1.0))
+    with pytest.raises(ValueError, match="this MLP has no certificate"):
+        l0arm.certificate(l0arm.load(saved, small_mlp))
 
 
 def test_a_network_that_would_differ_is_not_written(tmp_path: Path) -> None:
@@ -301,7 +319,7 @@ def test_other_weights_are_refused(folder: Path) -> None:
         l0arm.load(folder, small_mlp)
 
 
-def test_shapes_are_judged_before_a_tensor_is_read(
+def test_shapes_are_checked_before_a_tensor_is_read(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def never(path: Path) -> object:

@@ -219,9 +219,9 @@ def test_every_mutant_is_refused_or_right(
 
 def judge(model: nn.Module, original: nn.Module, files: dict[str, bytes], folder: Path) -> None:
     """The saved network itself; or, if the file of tensors was forged whole, what it holds."""
-    told = load_file(folder / "model.safetensors")
+    wanted = load_file(folder / "model.safetensors")
     found = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-    assert all(torch.equal(found[name], tensor) for name, tensor in told.items())
+    assert all(torch.equal(found[name], tensor) for name, tensor in wanted.items())
     if (folder / "model.safetensors").read_bytes() == files["model.safetensors"]:
         with torch.no_grad():
             assert torch.equal(model(INPUT), original(INPUT))

@@ -1,4 +1,4 @@
-"""The header of a file of tensors is judged without the library that wrote it."""
+"""The header of a file of tensors is validated without the library that wrote it."""
 
 import json
 from pathlib import Path
