@@ -36,6 +36,8 @@ LAZY = {  # Gated offers these verbs as methods
     ("gating/gated.py", "equality"),
 }
 
+HIDDEN = {"compact": "compaction", "check": "equality"}  # what those methods import
+
 FILES = [path.relative_to(ROOT) for path in sorted(ROOT.rglob("*.py"))]
 every_file = pytest.mark.parametrize("path", FILES, ids=str)
 
@@ -120,6 +122,24 @@ def test_imports_are_absolute(path: Path) -> None:
     assert relative == []
 
 
+def hidden(source: str) -> set[str]:
+    """What is imported by calls of a Gated's methods: ``gated.compact()`` imports compaction."""
+    calls = [n.func for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Call)]
+    methods = [f for f in calls if isinstance(f, ast.Attribute) and f.attr in HIDDEN]
+    return {HIDDEN[f.attr] for f in methods if ast.unparse(f.value).endswith("gated")}
+
+
+@every_file
+def test_no_call_hides_an_import_that_points_up(path: Path) -> None:
+    found = hidden((ROOT / path).read_text()) - {owner(path)}
+    assert [name for name in sorted(found) if not allowed(owner(path), name)] == []
+
+
+def test_hidden_imports_are_found() -> None:
+    assert hidden("def size(gated): return count(gated.compact(certify=False))") == {"compaction"}
+    assert hidden("self.gated.check(x); folder.check()") == {"equality"}
+
+
 @pytest.mark.parametrize(
     ("importer", "imported", "fine"),
     [
@@ -130,6 +150,7 @@ def test_imports_are_absolute(path: Path) -> None:
         ("methods", "penalties", True),
         ("penalties", "estimators", False),
         ("compaction", "metrics", False),
+        ("metrics", "compaction", True),
         ("lab", "l0arm", True),
         ("methods", "lab", False),
         ("_sparsify", "l0arm", False),

@@ -9,6 +9,8 @@ import pytest
 import l0arm
 
 PUBLIC = [
+    "ESTIMATORS",
+    "METHODS",
     "BudgetWarning",
     "Certificate",
     "CertificateError",
@@ -18,6 +20,7 @@ PUBLIC = [
     "Group",
     "HardSigmoid",
     "Loss",
+    "Method",
     "NonFiniteLoss",
     "NotSynchronised",
     "Patch",
@@ -26,9 +29,12 @@ PUBLIC = [
     "SavedError",
     "ScaledSigmoid",
     "Slice",
+    "Stage",
     "architecture",
     "certificate",
     "compact",
+    "contracts",
+    "costs",
     "distributed",
     "estimators",
     "expand",

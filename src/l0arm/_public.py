@@ -1,6 +1,16 @@
 """The public names of ``l0arm``. The package imports this module when the first one is used."""
 
-from l0arm import distributed, estimators, gates, methods, metrics, models, penalties
+from l0arm import (
+    contracts,
+    costs,
+    distributed,
+    estimators,
+    gates,
+    methods,
+    metrics,
+    models,
+    penalties,
+)
 from l0arm._sparsify import sparsify
 from l0arm.compaction import (
     Certificate,
@@ -13,7 +23,9 @@ from l0arm.compaction import (
     save,
     shrink,
 )
+from l0arm.contracts import Method, Stage
 from l0arm.costs import BudgetWarning, expected_flops, fit_threshold
+from l0arm.estimators import ESTIMATORS
 from l0arm.gates import HardSigmoid, ScaledSigmoid
 from l0arm.gating import (
     EmptyGroupWarning,
@@ -25,11 +37,13 @@ from l0arm.gating import (
     Patch,
     Slice,
 )
-from l0arm.methods import Course
+from l0arm.methods import METHODS, Course
 from l0arm.metrics import architecture, expected_l0, prune_rate
 from l0arm.planning import Plan, PlanError, plan
 
 __all__ = [
+    "ESTIMATORS",
+    "METHODS",
     "BudgetWarning",
     "Certificate",
     "CertificateError",
@@ -39,6 +53,7 @@ __all__ = [
     "Group",
     "HardSigmoid",
     "Loss",
+    "Method",
     "NonFiniteLoss",
     "NotSynchronised",
     "Patch",
@@ -47,9 +62,12 @@ __all__ = [
     "SavedError",
     "ScaledSigmoid",
     "Slice",
+    "Stage",
     "architecture",
     "certificate",
     "compact",
+    "contracts",
+    "costs",
     "distributed",
     "estimators",
     "expand",
