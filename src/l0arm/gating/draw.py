@@ -65,7 +65,7 @@ class Draw:
 
     def _count(self, group: int) -> int:
         """How many gates of a group are open; where units are dropped, from their positions."""
-        if self.layout.groups[group].drops:
+        if self.layout.drops[group]:
             return len(self._open_units(group))
         return int(np.count_nonzero(self._values[self.layout.span(group)]))
 

@@ -229,7 +229,8 @@ class Gated(Precise):
         if self.budget is not None:
             penalties.append(self.budget(gates.open_probability))
         total = sum(penalties[1:], penalties[0]) if penalties else self.phi.new_zeros(())
-        return total if self.penalty_weight == 1.0 else self.penalty_weight * total
+        weight = self.settings.penalty_weight
+        return total if weight == 1.0 else weight * total
 
     @contextmanager
     def drawn(self, z: Tensor, *, writes: bool = True, like: Draw | None = None) -> Iterator[Draw]:
@@ -239,7 +240,7 @@ class Gated(Precise):
         """
         self.engine.check_attached()
         drops = self.estimator.drops or not z.requires_grad
-        sliced = self.execution == "sliced" and drops
+        sliced = self.settings.execution == "sliced" and drops
         draw = Draw(self.layout, z, sliced=sliced, writes=writes, like=like)
         self.warn_of_empty(draw)
         with self.engine.evaluating(draw):

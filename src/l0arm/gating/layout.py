@@ -72,6 +72,7 @@ class Layout:
     sizes: Tensor  # |g|, the number of weights each gate answers for (Eq. 17)
     tensors: dict[str, TensorCut]
     selections: dict[str, tuple[int, Axis]]  # module -> (dim of its input, axis it is gathered by)
+    drops: tuple[bool, ...]  # whether closed units of each group are dropped, not only zeroed
     twice: tuple[int, ...] = ()  # groups that read and make one tensor: a fraction would act twice
 
     def span(self, group: int) -> slice:
@@ -100,7 +101,10 @@ def resolve(model: nn.Module, groups: Sequence[Group]) -> Layout:
     selections = _selections(tensors, groups, cuts)
     sizes = torch.cat([_sizes(tensors, group) for group in groups])
     twice = tuple(n for n, group in enumerate(groups) if _where(group.reads) & _where(group.makes))
-    return Layout(tuple(groups), tuple(offsets), total, owner, sizes, cuts, selections, twice)
+    drops = tuple(group.drops for group in groups)
+    return Layout(
+        tuple(groups), tuple(offsets), total, owner, sizes, cuts, selections, drops, twice
+    )
 
 
 def _selections(

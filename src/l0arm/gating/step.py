@@ -77,7 +77,7 @@ class Objective:
         self._with_graph = torch.is_grad_enabled()
         self._first: Draw | None = None
         several = gated.estimator.forwards != 1  # else there is nothing to share
-        sharing = gated.sharing and several and worth_sharing(gated.layout, gates.probs)
+        sharing = gated.settings.sharing and several and worth_sharing(gated.layout, gates.probs)
         self._sharing = Sharing() if sharing else nullcontext()
 
     def __call__(self, z: Tensor) -> Tensor:

@@ -32,7 +32,7 @@ def several_processes() -> bool:
 def check_synchronised(gated: Gated) -> None:
     """Refuse a loss with a graph that no DistributedDataParallel will average."""
     _refuse_sharded(gated)
-    if gated.averaged_elsewhere or not (several_processes() and torch.is_grad_enabled()):
+    if gated.settings.averaged_elsewhere or not (several_processes() and torch.is_grad_enabled()):
         return
     wrapper = torch.nn.parallel.DistributedDataParallel._get_active_ddp_module()  # type: ignore[no-untyped-call]
     if wrapper is None or all(module is not gated for module in wrapper.modules()):
