@@ -107,15 +107,6 @@ def test_nothing_of_the_library_is_imported_inside_a_function(path: Path) -> Non
 
 
 @every_file
-def test_a_method_that_hides_an_import_is_called_from_above_only(path: Path) -> None:
-    """``gated.compact()`` imports compaction; the layers below it must not call it."""
-    tree = ast.parse((ROOT / path).read_text())
-    calls = [n.func for n in ast.walk(tree) if isinstance(n, ast.Call)]
-    found = any(isinstance(c, ast.Attribute) and c.attr == "compact" for c in calls)
-    assert not found or allowed(owner(path), "compaction")
-
-
-@every_file
 def test_imports_are_absolute(path: Path) -> None:
     tree = ast.parse((ROOT / path).read_text())
     relative = [n.lineno for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) and n.level]
