@@ -10,7 +10,7 @@ import torch
 
 import l0arm
 from l0arm.compaction import inspect_saved
-from l0arm.lab.runs.sweeping import SweepPoint, with_pareto
+from l0arm.lab.runs.trained import SweepPoint, with_pareto
 from l0arm.models import MLP
 
 Cli = Callable[[str], Any]

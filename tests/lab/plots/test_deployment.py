@@ -4,7 +4,7 @@ import pytest
 
 from l0arm.lab.plots import cost_curve, deployed_forms
 from l0arm.lab.plots.deployment import place
-from l0arm.lab.runs.sweeping import SweepPoint
+from l0arm.lab.runs.trained import SweepPoint
 from l0arm.lab.tables.bench_record import BenchRecord, FormRecord, SpreadRecord, TimedRecord
 
 

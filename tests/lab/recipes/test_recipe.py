@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from l0arm.lab.errors import UserError
 from l0arm.lab.recipes.recipe import ScheduleSpec, load_recipe, recipe_names
-from l0arm.lab.runs.errors import UserError
 
 # Sec. 5.2 and 5.3, typed from the paper: lambda times N.
 STRENGTHS = {

@@ -8,9 +8,9 @@ import torch
 from l0arm.estimators import ARMS
 from l0arm.gating import Gated
 from l0arm.lab.data import load_dataset
+from l0arm.lab.errors import UserError
 from l0arm.lab.recipes.recipe import MethodSpec, load_recipe
 from l0arm.lab.runs.building import build_method, build_optimizer, build_trainee
-from l0arm.lab.runs.errors import UserError
 
 ZERO_GRADIENT_STEP = {  # what a step without any gradient leaves of a weight
     "adamw": 1 - 0.1 * 0.5,

@@ -8,13 +8,12 @@ from pathlib import Path
 import pytest
 from tests.helpers.quick_jobs import job
 
+from l0arm.lab.errors import UserError
 from l0arm.lab.recipes.recipe import load_recipe
 from l0arm.lab.runs import campaign as campaigns
-from l0arm.lab.runs.archive import archive
 from l0arm.lab.runs.campaign import Campaign, jobs_of, recipes_of
-from l0arm.lab.runs.errors import UserError
 from l0arm.lab.runs.executors import End, Work
-from l0arm.lab.runs.folder import RunFolder
+from l0arm.lab.runs.folder import RunFolder, archive
 from l0arm.lab.runs.records import read
 
 

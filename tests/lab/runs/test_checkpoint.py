@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import torch
 
+from l0arm.lab.errors import UserError
 from l0arm.lab.runs.checkpoint import newest_checkpoint, save_checkpoint
-from l0arm.lab.runs.errors import UserError
 
 
 def state(number: int) -> dict[str, Any]:

@@ -9,11 +9,11 @@ import torch
 from tests.helpers.power_cut import Cut, CutAfter
 
 from l0arm.lab.data import Dataset
+from l0arm.lab.errors import RunFailed, UserError
 from l0arm.lab.recipes.recipe import Recipe, TrainingSpec
 from l0arm.lab.runs import records
 from l0arm.lab.runs.checkpoint import newest_checkpoint
 from l0arm.lab.runs.device import device_of, random_state, set_random_state
-from l0arm.lab.runs.errors import RunFailed, UserError
 from l0arm.lab.runs.folder import RunFolder
 from l0arm.lab.runs.training import train
 
@@ -33,7 +33,7 @@ def test_a_run_in_half_precision_is_near_the_plain_one_and_resumes_bit_for_bit(
     assert losses[0] != losses[1]
     assert losses[1] == pytest.approx(losses[0], rel=0.02)
     with pytest.raises(Cut):
-        train(broken, recipe, digits, observer=CutAfter(5), checkpoint_seconds=0.0)
+        train(broken, recipe, digits, callback=CutAfter(5), checkpoint_seconds=0.0)
     train(broken, recipe, digits, resume=True)
     states = [newest_checkpoint(folder.checkpoints)[0] for folder in (whole, broken)]
     assert states[0] is not None

@@ -11,12 +11,18 @@ from tests.lab.runs.test_training import bits
 from torch.testing import assert_close
 
 from l0arm.lab.data import Dataset
+from l0arm.lab.errors import UserError
 from l0arm.lab.recipes.recipe import Recipe, load_recipe
 from l0arm.lab.runs import records
-from l0arm.lab.runs.distillation import Asked, Distilled, Remembered, lesson_of, of_labels
-from l0arm.lab.runs.errors import UserError
+from l0arm.lab.runs.building import prepared, preprocess_of
+from l0arm.lab.runs.distillation import (
+    CachedTeacher,
+    DistillationLoss,
+    TeacherNetworks,
+    data_loss_of,
+    label_loss,
+)
 from l0arm.lab.runs.folder import RunFolder
-from l0arm.lab.runs.preparation import prepared, preprocess_of
 from l0arm.lab.runs.trained import trained_network
 from l0arm.lab.runs.training import train
 
@@ -39,7 +45,7 @@ def test_the_loss_by_hand() -> None:
     """Two classes: p = sigmoid of half the difference of the logits over T."""
     answers = torch.tensor([[9.0, 9.0], [1.0, 3.0]], dtype=torch.float64)
     student = torch.tensor([[0.0, 1.0]], dtype=torch.float64)
-    lesson = Distilled(Remembered(answers), temperature=2.0, weight=0.25)
+    lesson = DistillationLoss(CachedTeacher(answers), temperature=2.0, weight=0.25)
     loss = lesson(torch.tensor([1]), torch.empty(1), torch.tensor([0]))
     t, s = 1 / (1 + math.exp(-1.0)), 1 / (1 + math.exp(-0.5))  # P(class 1) at T = 2
     distance = t * math.log(t / s) + (1 - t) * math.log((1 - t) / (1 - s))
@@ -51,9 +57,9 @@ def test_the_loss_by_hand() -> None:
 def test_a_student_that_agrees_has_only_the_labels_left() -> None:
     answers = torch.randn(6, 4, dtype=torch.float64)
     batch = (torch.tensor([5, 0, 3]), torch.empty(3), torch.tensor([0, 1, 2]))
-    loss = Distilled(Remembered(answers), temperature=3.0, weight=0.9)(*batch)
+    loss = DistillationLoss(CachedTeacher(answers), temperature=3.0, weight=0.9)(*batch)
     right = answers[[5, 0, 3]]
-    assert_close(loss(right), 0.1 * of_labels(*batch)(right))
+    assert_close(loss(right), 0.1 * label_loss(*batch)(right))
 
 
 def test_the_answers_are_those_of_the_finished_run(
@@ -61,15 +67,15 @@ def test_the_answers_are_those_of_the_finished_run(
 ) -> None:
     recipe = quick("mlp-l0-arm", *TAUGHT)
     data = prepared(digits, recipe.data)
-    lesson = lesson_of(recipe, run_of(runs), data, preprocess_of(data))
-    assert isinstance(lesson, Distilled)
-    assert isinstance(lesson.teacher, Remembered)
+    lesson = data_loss_of(recipe, run_of(runs), data, preprocess_of(data))
+    assert isinstance(lesson, DistillationLoss)
+    assert isinstance(lesson.teacher, CachedTeacher)
     teacher = trained_network(RunFolder(runs / "mlp-dense" / "seed-0"), digits)
     network = teacher.session.trainee
     network.train(False)
-    assert len(lesson.teacher.answers) == 200
+    assert len(lesson.teacher.logits) == 200
     with torch.no_grad():
-        assert torch.equal(lesson.teacher.answers, network(teacher.preprocess(data.train_images)))
+        assert torch.equal(lesson.teacher.logits, network(teacher.preprocess(data.train_images)))
     assert (lesson.temperature, lesson.weight) == (2.0, 0.5)
 
 
@@ -79,12 +85,12 @@ def test_several_teachers_answer_with_the_mean_of_their_logits(
     recipe = quick("mlp-l0-arm", *TAUGHT, "teacher.runs=2")
     data = prepared(digits, recipe.data)
     with pytest.raises(UserError, match=r"l0arm train mlp-dense --seed 1 --run-dir .*seed-1"):
-        lesson_of(recipe, run_of(runs), data, preprocess_of(data))
+        data_loss_of(recipe, run_of(runs), data, preprocess_of(data))
     folders = [RunFolder(runs / "mlp-dense" / f"seed-{seed}") for seed in (0, 1)]
     train(folders[1], quick("mlp-dense", "training.seed=1"), digits)
-    lesson = lesson_of(recipe, run_of(runs), data, preprocess_of(data))
-    assert isinstance(lesson, Distilled)
-    assert isinstance(lesson.teacher, Remembered)
+    lesson = data_loss_of(recipe, run_of(runs), data, preprocess_of(data))
+    assert isinstance(lesson, DistillationLoss)
+    assert isinstance(lesson.teacher, CachedTeacher)
     logits = []
     for folder in folders:
         teacher = trained_network(folder, digits)
@@ -92,7 +98,7 @@ def test_several_teachers_answer_with_the_mean_of_their_logits(
         with torch.no_grad():
             logits.append(teacher.session.trainee(teacher.preprocess(data.train_images)))
     assert not torch.equal(logits[0], logits[1])
-    assert_close(lesson.teacher.answers, (logits[0] + logits[1]) / 2)
+    assert_close(lesson.teacher.logits, (logits[0] + logits[1]) / 2)
 
 
 @pytest.mark.parametrize("moving", ["data.shift=1", "data.augment=true"])
@@ -103,9 +109,9 @@ def test_a_teacher_looks_at_images_that_move(
     train(RunFolder(tmp_path / "mlp-dense" / "seed-0"), quick("mlp-dense", moving), digits)
     recipe = quick("mlp-l0-arm", *TAUGHT, moving)
     data = prepared(digits, recipe.data)
-    lesson = lesson_of(recipe, run_of(tmp_path), data, preprocess_of(data))
-    assert isinstance(lesson, Distilled)
-    assert isinstance(lesson.teacher, Asked)
+    lesson = data_loss_of(recipe, run_of(tmp_path), data, preprocess_of(data))
+    assert isinstance(lesson, DistillationLoss)
+    assert isinstance(lesson.teacher, TeacherNetworks)
     x = preprocess_of(data)(data.train_images[:4]).roll(1, dims=3)
     logits = lesson.teacher(torch.tensor([9, 9, 9, 9]), x)
     own_copy = trained_network(RunFolder(tmp_path / "mlp-dense" / "seed-0"), digits)
@@ -140,7 +146,7 @@ def test_a_taught_run_cut_off_goes_on_bit_for_bit(
     whole, broken = run_of(runs, "whole"), run_of(runs, "broken")
     train(whole, recipe, digits)
     with pytest.raises(Cut):
-        train(broken, recipe, digits, observer=CutAfter(7), checkpoint_seconds=0.0)
+        train(broken, recipe, digits, callback=CutAfter(7), checkpoint_seconds=0.0)
     train(broken, recipe, digits, resume=True)
     assert bits(whole) == bits(broken)
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
+from l0arm.lab.errors import UserError
 from l0arm.lab.recipes.recipe import Recipe
-from l0arm.lab.runs.errors import UserError
 from l0arm.lab.runs.folder import RunFolder
 
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from l0arm.lab.errors import UserError
 from l0arm.lab.runs import records
-from l0arm.lab.runs.errors import UserError
 from l0arm.lab.runs.records import EpochRecord, GroupRecord
 
 

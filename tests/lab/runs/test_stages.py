@@ -1,4 +1,4 @@
-"""Stages in the loop: entered once, at their epoch, and a run cut at any of them ends the same."""
+"""Stages in the loop: entered once, at their epoch. A run cut at any of them ends the same."""
 
 import math
 from collections.abc import Callable
@@ -13,18 +13,16 @@ from torch import Tensor
 
 from l0arm.gating import Gated
 from l0arm.lab.data import Dataset, load_dataset
+from l0arm.lab.errors import UserError
 from l0arm.lab.recipes.recipe import MethodSpec, Recipe, load_recipe, recipe_names
 from l0arm.lab.runs import records
-from l0arm.lab.runs.building import build_method
+from l0arm.lab.runs.building import build_method, prepared, preprocess_of, without_held_out
 from l0arm.lab.runs.checkpoint import newest_checkpoint
-from l0arm.lab.runs.errors import UserError
 from l0arm.lab.runs.folder import RunFolder
 from l0arm.lab.runs.measuring import evaluate
-from l0arm.lab.runs.preparation import prepared, preprocess_of
 from l0arm.lab.runs.session import Session, new_session
-from l0arm.lab.runs.stages import Stages, without_held_out
 from l0arm.lab.runs.trained import trained_network
-from l0arm.lab.runs.training import train
+from l0arm.lab.runs.training import Schedule, train
 from l0arm.methods import METHODS, Method, Stage, l1_filter
 from l0arm.methods.stages import Ramp
 
@@ -116,7 +114,7 @@ def test_every_method_trains_prunes_and_resumes_bit_for_bit_at_its_stages(
     for cut in boundaries(recipe, digits):
         broken = RunFolder(tmp_path / f"cut-{cut}")
         with pytest.raises(Cut):
-            train(broken, recipe, digits, observer=CutAfter(cut), checkpoint_seconds=0.0)
+            train(broken, recipe, digits, callback=CutAfter(cut), checkpoint_seconds=0.0)
         train(broken, recipe, digits, resume=True, checkpoint_seconds=0.0)
         assert bits(broken) == bits(whole)
         assert [replace(r, seconds=0) for r in records.read(broken.records)] == [
@@ -124,13 +122,13 @@ def test_every_method_trains_prunes_and_resumes_bit_for_bit_at_its_stages(
         ]
 
 
-def session_of(recipe: Recipe, digits: Dataset) -> tuple[Session, Stages]:
+def session_of(recipe: Recipe, digits: Dataset) -> tuple[Session, Schedule]:
     data, held = without_held_out(recipe, prepared(digits, recipe.data))
     session = new_session(recipe, data)
-    return session, Stages(recipe, session, held, preprocess_of(data))
+    return session, Schedule(recipe, session, held, preprocess_of(data))
 
 
-def rates(stages: Stages) -> list[float]:
+def rates(stages: Schedule) -> list[float]:
     assert stages.course is not None
     assert stages.lr == stages.course.rates[0]
     return stages.course.rates
@@ -143,7 +141,7 @@ def test_a_stage_sets_rates_and_the_weight_of_the_penalties(short: Quick, digits
     assert isinstance(gated, Gated)
     seen = []
     for session.epoch in range(6):
-        stages.begin()
+        stages.begin_epoch()
         seen.append((*rates(stages), gated.penalty_weight))
     assert seen == [(1e-3, 0.0, 0.0)] * 3 + [(1e-3, 0.01, 1.0)] * 3
 
@@ -157,7 +155,7 @@ def test_a_rate_falls_within_its_stage(short: Quick, digits: Dataset) -> None:
     assert isinstance(gated, Gated)
     seen = []
     for session.epoch in range(6):
-        stages.begin()
+        stages.begin_epoch()
         seen.append((*rates(stages), gated.penalty_weight))
     assert seen[:3] == [(1e-3, 0.01, pytest.approx(min(1.0, 2 * n / 3))) for n in range(3)]
     falling = [3e-3 * (1 + math.cos(math.pi * third / 3)) / 2 for third in range(3)]
@@ -173,7 +171,7 @@ def test_the_last_epoch_of_l0_best_is_for_the_mean_of_the_weights(
     assert isinstance(gated, Gated)
     weight, seen, now = gated.model.get_parameter("fc1.weight"), [], []
     for session.epoch in range(6):
-        stages.begin()
+        stages.begin_epoch()
         now.append(weight.mean().item())
         seen.append(rates(stages)[0])
         weight.data.fill_(session.epoch)  # stands for the steps of an epoch
@@ -187,7 +185,7 @@ def test_a_warm_up_grows_with_the_epochs(short: Quick, digits: Dataset) -> None:
     session, stages = session_of(recipe, digits)
     seen = []
     for session.epoch in range(6):
-        stages.begin()
+        stages.begin_epoch()
         seen.append(session.trainee.penalty_weight)
     assert seen == pytest.approx([0.0, 1 / 3, 2 / 3, 1.0, 1.0, 1.0])
 
@@ -205,7 +203,7 @@ def test_stages_are_entered_once_without_averages_of_the_one_before(
     session, stages = session_of(short("l1-filter"), digits)
     averages = []
     for session.epoch in range(6):
-        stages.begin()
+        stages.begin_epoch()
         averages.append(len(session.optimizer.state))
         session.trainee.loss(lambda: session.trainee(torch.rand(2, 1, 28, 28)).mean()).backward()
         session.optimizer.step()

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from l0arm.lab.data import Dataset
+from l0arm.lab.errors import UserError
 from l0arm.lab.recipes.recipe import Recipe
 from l0arm.lab.runs import records
-from l0arm.lab.runs.errors import UserError
 from l0arm.lab.runs.folder import RunFolder
-from l0arm.lab.runs.records import EpochRecord, figures
+from l0arm.lab.runs.records import EpochRecord, scalars
 from l0arm.lab.runs.trackers import TRACKERS, TrackerWarning
 from l0arm.lab.runs.training import train
 
@@ -102,7 +102,7 @@ def test_wandb_is_used_offline_in_the_folder_of_the_run(
     start, *epochs, end = calls
     assert (start["mode"], start["dir"], end) == ("offline", str(folder.path), "finish")
     assert start["config"]["training"]["batch"] == 50
-    assert epochs == [(r.epoch, figures(r)) for r in records.read(folder.records)]
+    assert epochs == [(r.epoch, scalars(r)) for r in records.read(folder.records)]
 
 
 @pytest.mark.slow
@@ -115,7 +115,7 @@ def test_wandb_itself_writes_a_run(folder: RunFolder, quick: Quick, digits: Data
 def test_figures_name_every_number_of_a_record(tmp_path: Path) -> None:
     group = records.GroupRecord("fc1", 10, 7, ())
     record = EpochRecord(3, 30, 0.1, 1.0, 0.5, 80.0, 1.1, 79.0, 2.0, groups=(group,))
-    named = figures(record)
+    named = scalars(record)
     assert named["test_accuracy"] == 79.0
     assert named["open/fc1"] == 7.0
     assert len(named) == 13

@@ -12,13 +12,13 @@ from tests.helpers.power_cut import Cut, CutAfter
 from torch import Tensor
 
 from l0arm.lab.data import Dataset
+from l0arm.lab.errors import RunFailed, UserError
 from l0arm.lab.recipes.recipe import Recipe
 from l0arm.lab.runs import records
 from l0arm.lab.runs.checkpoint import newest_checkpoint
-from l0arm.lab.runs.errors import RunFailed, UserError
 from l0arm.lab.runs.folder import RunFolder
 from l0arm.lab.runs.session import new_session
-from l0arm.lab.runs.training import Silent, train
+from l0arm.lab.runs.training import Callback, train
 
 Quick = Callable[..., Recipe]
 
@@ -56,7 +56,7 @@ def test_a_run_cut_anywhere_ends_as_if_nothing_had_happened(
     whole, broken = RunFolder(tmp_path / "whole"), RunFolder(tmp_path / "broken")
     expected = train(whole, recipe, digits, checkpoint_seconds=0.0)
     with pytest.raises(Cut):
-        train(broken, recipe, digits, observer=CutAfter(cut), checkpoint_seconds=0.0)
+        train(broken, recipe, digits, callback=CutAfter(cut), checkpoint_seconds=0.0)
     result = train(broken, recipe, digits, resume=True, checkpoint_seconds=0.0)
     assert bits(broken) == bits(whole)
     assert timeless(broken) == timeless(whole)
@@ -102,16 +102,16 @@ def test_a_damaged_checkpoint_is_told_and_the_one_before_it_used(
     whole, broken = RunFolder(tmp_path / "whole"), RunFolder(tmp_path / "broken")
     train(whole, quick(), digits)
     with pytest.raises(Cut):
-        train(broken, quick(), digits, observer=CutAfter(10), checkpoint_seconds=0.0)
+        train(broken, quick(), digits, callback=CutAfter(10), checkpoint_seconds=0.0)
     newest = sorted(broken.checkpoints.glob("*.safetensors"))[-1]
     newest.write_bytes(newest.read_bytes()[:-1])
     told: list[str] = []
 
-    class Listener(Silent):
-        def resumed(self, epoch: int, damaged: list[str]) -> None:
+    class Listener(Callback):
+        def on_resume(self, epoch: int, damaged: list[str]) -> None:
             told.extend([str(epoch), *damaged])
 
-    train(broken, quick(), digits, resume=True, observer=Listener())
+    train(broken, quick(), digits, resume=True, callback=Listener())
     assert bits(broken) == bits(whole)
     assert told[0] == "2"  # epochs done: every step was saved, the one before the newest is used
     assert "not those that were written" in told[1]
@@ -119,7 +119,7 @@ def test_a_damaged_checkpoint_is_told_and_the_one_before_it_used(
 
 def test_a_finished_run_is_not_run_again(folder: RunFolder, quick: Quick, digits: Dataset) -> None:
     first = train(folder, quick(), digits)
-    again = train(folder, quick(), digits, resume=True, observer=CutAfter(1))
+    again = train(folder, quick(), digits, resume=True, callback=CutAfter(1))
     assert again == first
 
 
@@ -167,7 +167,7 @@ def test_a_full_disk_ends_the_run_and_loses_nothing(
     folder: RunFolder, quick: Quick, digits: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(Cut):
-        train(folder, quick(), digits, observer=CutAfter(6), checkpoint_seconds=0.0)
+        train(folder, quick(), digits, callback=CutAfter(6), checkpoint_seconds=0.0)
     before = bits(folder)
 
     def full(*args: Any) -> None:
@@ -196,7 +196,7 @@ def test_the_checkpoint_of_another_network_is_refused(
     one, two = RunFolder(tmp_path / "1"), RunFolder(tmp_path / "2")
     train(one, quick("mlp-dense"), digits)
     with pytest.raises(Cut):
-        train(two, quick("lenet5-dense"), digits, observer=CutAfter(1))
+        train(two, quick("lenet5-dense"), digits, callback=CutAfter(1))
     two.checkpoints.mkdir()
     for path in one.checkpoints.iterdir():
         (two.checkpoints / path.name).write_bytes(path.read_bytes())
@@ -261,7 +261,7 @@ def test_other_images_are_refused_where_a_run_goes_on(
 ) -> None:
     folder = RunFolder(tmp_path / "run")
     with pytest.raises(Cut):
-        train(folder, quick(), digits, observer=CutAfter(3), checkpoint_seconds=0.0)
+        train(folder, quick(), digits, callback=CutAfter(3), checkpoint_seconds=0.0)
     images = digits.train_images.clone()
     images[0, 0, 5, 5] += 1
     with pytest.raises(UserError, match="began with other images"):

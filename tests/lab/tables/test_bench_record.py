@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from l0arm.lab.runs.errors import UserError
+from l0arm.lab.errors import UserError
 from l0arm.lab.tables.bench_record import bench_file, read_bench
 
 SPREAD = {"median": 1.0, "low": 0.5, "high": 3.0}

@@ -14,9 +14,9 @@ from l0arm.estimators import ESTIMATORS, Exact
 from l0arm.estimators._surrogate import antithetic_pair
 from l0arm.estimators.comparison import Reference, loss_under, measure
 from l0arm.lab.data import Dataset
-from l0arm.lab.runs.errors import UserError
+from l0arm.lab.errors import UserError
 from l0arm.lab.tables import estimator_table as table
-from l0arm.lab.tables.flipped_losses import flipped_losses
+from l0arm.lab.tables.estimator_table import flipped_losses
 from l0arm.models import MLP
 
 pytestmark = pytest.mark.filterwarnings("ignore::l0arm.EmptyGroupWarning")

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from l0arm.lab.errors import UserError
 from l0arm.lab.recipes.recipe import load_recipe
-from l0arm.lab.runs.errors import UserError
 from l0arm.lab.runs.records import EpochRecord, append
 from l0arm.lab.tables.outcomes import Outcome, comparable, median_run, outcomes
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from l0arm.lab.data import Dataset
+from l0arm.lab.errors import UserError
 from l0arm.lab.recipes.recipe import Recipe
-from l0arm.lab.runs.errors import UserError
 from l0arm.lab.runs.folder import RunFolder
 from l0arm.lab.runs.trained import trained_network
 from l0arm.lab.runs.training import train

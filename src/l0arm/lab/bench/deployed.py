@@ -17,8 +17,7 @@ from l0arm.export import Exported, OnnxNetwork, export_onnx
 from l0arm.lab.bench.memory import Make, peak_memory, torch_call
 from l0arm.lab.bench.report import aligned
 from l0arm.lab.bench.timing import Contestant, Plan, Spread, interleave
-from l0arm.lab.runs.deployment import Deployment
-from l0arm.lab.runs.sweeping import parameter_count
+from l0arm.lab.runs.trained import Deployment, parameter_count
 
 QUICK, FULL = Plan(rounds=3, steps=2, warm=1), Plan(rounds=15, steps=10, seconds=20.0)
 

@@ -23,7 +23,7 @@ from l0arm.lab.cli.options import (
     deployment,
 )
 from l0arm.lab.cli.outside import use_outside
-from l0arm.lab.runs.errors import UserError, nearest
+from l0arm.lab.errors import UserError, nearest
 from l0arm.lab.tables.bench_record import bench_file
 
 

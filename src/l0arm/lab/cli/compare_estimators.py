@@ -18,7 +18,7 @@ from l0arm.files import write_json, write_text
 from l0arm.lab import plots
 from l0arm.lab.cli.console import say
 from l0arm.lab.cli.options import DataDir, Quiet, load_data
-from l0arm.lab.runs.errors import UserError, nearest
+from l0arm.lab.errors import UserError, nearest
 from l0arm.lab.tables import estimator_table as measured
 from l0arm.lab.tables.markdown import grid
 

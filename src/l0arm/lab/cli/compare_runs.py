@@ -15,9 +15,9 @@ from l0arm.files import write_json, write_text
 from l0arm.lab import plots
 from l0arm.lab.cli.console import say
 from l0arm.lab.cli.options import Quiet
+from l0arm.lab.errors import UserError
 from l0arm.lab.recipes.recipe import Recipe
 from l0arm.lab.runs import records
-from l0arm.lab.runs.errors import UserError
 from l0arm.lab.runs.folder import RunFolder
 from l0arm.lab.tables.markdown import grid
 from l0arm.lab.tables.survivors import Overlap, overlap, survivors

@@ -15,10 +15,9 @@ from l0arm import SavedError
 from l0arm.distributed import NoBackend, ProcessLost
 from l0arm.export import ExportError
 from l0arm.lab.data import DataError
-from l0arm.lab.runs.errors import RunFailed, UserError
+from l0arm.lab.errors import Interrupted, RunFailed, UserError
 from l0arm.lab.runs.records import EpochRecord
-from l0arm.lab.runs.saving import Interrupted
-from l0arm.lab.runs.training import Observer, Silent
+from l0arm.lab.runs.training import Callback
 
 # Errors of the user, or of the files or packages that are there. Nothing was changed.
 REFUSALS = (UserError, DataError, SavedError, ExportError, NoBackend, FileExistsError)
@@ -51,14 +50,14 @@ def say_json(value: Any) -> None:
     print(json.dumps(value, ensure_ascii=False), flush=True)
 
 
-def observer(epochs: int, *, quiet: bool, as_json: bool) -> Watcher:
+def progress_callback(epochs: int, *, quiet: bool, as_json: bool) -> Watcher:
     """The progress callbacks for this kind of output."""
     if as_json:
         return JsonLines()
     return Mute() if quiet else Bars(epochs)
 
 
-class Watcher(Observer):
+class Watcher(Callback):
     """Progress callbacks as a context manager."""
 
     def __enter__(self) -> Watcher:
@@ -72,17 +71,17 @@ class Watcher(Observer):
     ) -> None: ...
 
 
-class Mute(Silent, Watcher):
+class Mute(Watcher):
     """No output."""
 
 
-class JsonLines(Silent, Watcher):
+class JsonLines(Watcher):
     """Every epoch record as a line of JSON, as it is written to the folder of the run."""
 
-    def resumed(self, epoch: int, damaged: list[str]) -> None:
+    def on_resume(self, epoch: int, damaged: list[str]) -> None:
         say_json({"resumed": epoch, "damaged": damaged})
 
-    def recorded(self, record: EpochRecord) -> None:
+    def on_epoch(self, record: EpochRecord) -> None:
         say_json(asdict(record))
 
 
@@ -116,19 +115,19 @@ class Bars(Watcher):
     ) -> None:
         self.progress.stop()
 
-    def resumed(self, epoch: int, damaged: list[str]) -> None:
+    def on_resume(self, epoch: int, damaged: list[str]) -> None:
         for message in damaged:
             self.console.print(f"passed over a damaged checkpoint: {message}", markup=False)
         self.console.print(f"resumed after epoch {epoch}", highlight=False)
         self.progress.update(self.run, completed=epoch)
 
-    def stepped(self, done: int, total: int, loss: float) -> None:
+    def on_step(self, done: int, total: int, loss: float) -> None:
         now = time.monotonic()
         if now - self.drawn > 0.2 or done == total:  # steps may take a millisecond
             self.drawn = now
             self.progress.update(self.epoch, completed=done, total=total, note=f"loss {loss:.4f}")
 
-    def recorded(self, record: EpochRecord) -> None:
+    def on_epoch(self, record: EpochRecord) -> None:
         self.progress.update(self.run, completed=record.epoch, note=_note(record))
         if not self.console.is_terminal:
             self.console.print(

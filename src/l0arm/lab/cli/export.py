@@ -22,8 +22,8 @@ from l0arm.lab.cli.options import (
     deployment,
 )
 from l0arm.lab.cli.outside import use_outside
-from l0arm.lab.runs.deployment import Deployment
-from l0arm.lab.runs.errors import UserError
+from l0arm.lab.errors import UserError
+from l0arm.lab.runs.trained import Deployment
 
 
 def export(

@@ -12,7 +12,7 @@ from l0arm.lab import plots
 from l0arm.lab.cli.console import say
 from l0arm.lab.cli.options import RunsRoot
 from l0arm.lab.cli.report import drawable, drawables
-from l0arm.lab.runs.errors import UserError, nearest
+from l0arm.lab.errors import UserError, nearest
 
 Runs = Annotated[
     list[Path] | None,

@@ -13,9 +13,9 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
 from l0arm.lab.cli.factory import made_by
 from l0arm.lab.data import Dataset, load_dataset
-from l0arm.lab.runs.deployment import Deployment, of_run, of_saved
-from l0arm.lab.runs.errors import UserError
+from l0arm.lab.errors import UserError
 from l0arm.lab.runs.folder import RunFolder
+from l0arm.lab.runs.trained import Deployment, deployment_of_run, deployment_of_saved
 
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run.")]
 RunsRoot = Annotated[Path, typer.Option("--runs", help="Folder of all runs: RUNS/RECIPE/seed-N.")]
@@ -69,11 +69,12 @@ def deployment(
     """The dense and the compact network of a run or of a saved folder."""
     if (path / "recipe.json").is_file():
         folder = RunFolder(path)
-        return of_run(folder, load_data(folder.recipe().data.name, data_dir, quiet=quiet))
+        data = load_data(folder.recipe().data.name, data_dir, quiet=quiet)
+        return deployment_of_run(folder, data)
     if not (path / "l0arm.json").is_file():
         raise UserError(f"{path} is neither the folder of a run nor that of a saved network")
     factory = None if model is None else partial(made_by, model)
-    return of_saved(path, factory, None if size is None else _size(size))
+    return deployment_of_saved(path, factory, None if size is None else _size(size))
 
 
 def _size(text: str) -> list[int]:

@@ -6,12 +6,12 @@ file never decides what code runs.
 
 from __future__ import annotations
 
-import importlib
-import sys
 from collections.abc import Callable
-from pathlib import Path
+from functools import wraps
+from typing import Any
 
-from l0arm.lab.runs.errors import UserError
+from l0arm.lab.errors import UserError
+from l0arm.lab.importing import imported, users_code
 from l0arm.methods import METHODS, Method
 
 
@@ -35,15 +35,20 @@ def use_outside(name: str | None) -> None:
 
 
 def _imported(name: str) -> Callable[..., Method]:
-    module, _, attribute = name.partition(":")
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)  # as `python -m` does
+    """The factory of a method. What it raises or returns by mistake becomes a UserError."""
     try:
-        factory = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise UserError(f"cannot find the method '{name}': {error}") from None
+        factory = imported(name)
+    except UserError as error:
+        raise UserError(f"cannot find the method '{name}': {error}") from error.__cause__
     if not callable(factory):
         raise UserError(f"'{name}' is a {type(factory).__name__}, not a function that makes one")
-    found: Callable[..., Method] = factory
-    return found
+
+    @wraps(factory)  # its signature says which options it has
+    def make(*args: Any, **options: Any) -> Method:
+        with users_code(f"'{name}' raised"):
+            method = factory(*args, **options)
+        if not isinstance(method, Method):
+            raise UserError(f"'{name}' made {type(method).__name__}, not a Method")
+        return method
+
+    return make

@@ -9,8 +9,8 @@ import typer
 
 from l0arm.lab.cli.console import say, say_json
 from l0arm.lab.cli.options import Json
+from l0arm.lab.errors import UserError
 from l0arm.lab.recipes.recipe import load_recipe, recipe_names
-from l0arm.lab.runs.errors import UserError
 
 
 def recipes(

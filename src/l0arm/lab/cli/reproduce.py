@@ -13,18 +13,17 @@ from rich.table import Table
 from l0arm.lab.cli.console import say
 from l0arm.lab.cli.options import DataDir, Quiet, RunsRoot, load_data
 from l0arm.lab.cli.table import write_table
-from l0arm.lab.runs.archive import archive
+from l0arm.lab.errors import RunFailed
 from l0arm.lab.runs.campaign import (
     Campaign,
     Job,
     check_same,
+    executor_named,
     jobs_of,
     progress,
     recipes_of,
 )
-from l0arm.lab.runs.errors import RunFailed
-from l0arm.lab.runs.executors import executor_named
-from l0arm.lab.runs.folder import RunFolder
+from l0arm.lab.runs.folder import RunFolder, archive
 
 
 def reproduce(

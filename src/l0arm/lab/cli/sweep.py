@@ -14,11 +14,10 @@ from l0arm.lab import plots
 from l0arm.lab.cli.console import say, say_json
 from l0arm.lab.cli.options import DataDir, Force, Json, OutsideMethod, Run, check_absent, load_data
 from l0arm.lab.cli.outside import use_outside
-from l0arm.lab.runs.errors import UserError
+from l0arm.lab.errors import UserError
 from l0arm.lab.runs.folder import RunFolder
-from l0arm.lab.runs.sweeping import SweepPoint
-from l0arm.lab.runs.sweeping import sweep as swept
-from l0arm.lab.runs.trained import trained_network
+from l0arm.lab.runs.trained import SweepPoint, trained_network
+from l0arm.lab.runs.trained import sweep as swept
 from l0arm.lab.tables.markdown import grid
 
 THRESHOLDS = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)

@@ -9,11 +9,10 @@ import typer
 
 from l0arm.lab.cli.console import say
 from l0arm.lab.cli.options import Quiet, RunsRoot
-from l0arm.lab.runs.errors import UserError
-from l0arm.lab.tables import table_text
-from l0arm.lab.tables.tables import table2, table3
+from l0arm.lab.errors import UserError
+from l0arm.lab.tables import paper_table
 
-TABLES = {"table2": table2, "table3": table3}
+TABLES = {"table2": paper_table.table2, "table3": paper_table.table3}
 
 
 def table(
@@ -43,4 +42,4 @@ def write_table(what: str, runs: Path, results: Path, seeds: int) -> tuple[Path,
         raise UserError(f"no table '{what}'; there are {', '.join(TABLES)}")
     if not runs.is_dir():
         raise UserError(f"no folder of runs at {runs}; name it with --runs, or train something")
-    return table_text.write_table(TABLES[what](runs, seeds), results)
+    return paper_table.write_table(TABLES[what](runs, seeds), results)

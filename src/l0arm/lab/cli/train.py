@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from l0arm.distributed import launched_team
-from l0arm.lab.cli.console import observer, say, say_json
+from l0arm.lab.cli.console import progress_callback, say, say_json
 from l0arm.lab.cli.options import DataDir, Json, Quiet, RunsRoot, load_data
 from l0arm.lab.cli.outside import use_method
 from l0arm.lab.recipes.recipe import Recipe, load_recipe
@@ -80,13 +80,13 @@ def train(
         quiet, as_json = quiet or not team.first, as_json and team.first  # only one process prints
         data = load_data(settings.data.name, data_dir, quiet=quiet or as_json)
         say(f"{settings.title or settings.name}: {folder.path}", quiet=quiet or as_json)
-        with observer(settings.training.epochs, quiet=quiet, as_json=as_json) as watcher:
+        with progress_callback(settings.training.epochs, quiet=quiet, as_json=as_json) as callback:
             result = run_training(
                 folder,
                 settings,
                 data,
                 resume=resume,
-                observer=watcher,
+                callback=callback,
                 trackers=[*(["tensorboard"] if tensorboard else []), *(tracker or [])],
                 checkpoint_seconds=checkpoint_every,
                 team=team,

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from l0arm.lab.runs.sweeping import SweepPoint
+    from l0arm.lab.runs.trained import SweepPoint
     from l0arm.lab.tables.bench_record import BenchRecord, FormRecord, TimedRecord
 
 TALLEST = 2.0  # whiskers end at this multiple of the largest median: one slow round would
@@ -44,7 +44,7 @@ def cost_curve(points: Sequence[SweepPoint], *, title: str = "") -> Figure:
         ValueError: There is no point.
 
     Example:
-        >>> from l0arm.lab.runs.sweeping import SweepPoint
+        >>> from l0arm.lab.runs.trained import SweepPoint
         >>> size = dict(widths=(5, 20), parameters=900)
         >>> small = SweepPoint(threshold=0.7, macs=100, accuracy=95.0, pareto=True, **size)
         >>> large = SweepPoint(threshold=0.2, macs=300, accuracy=97.0, pareto=True, **size)

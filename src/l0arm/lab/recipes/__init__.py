@@ -1,1 +1,1 @@
-"""Recipes: everything that decides the outcome of a run."""
+"""Recipes: all settings that determine the result of a run."""

@@ -1,4 +1,4 @@
-"""A recipe: everything that decides the outcome of a run, as a TOML file that is checked."""
+"""A recipe: all settings that determine the result of a run, read from TOML and validated."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from l0arm.lab.runs.errors import UserError, nearest
+from l0arm.lab.errors import UserError, nearest
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -21,13 +21,13 @@ Seed = Annotated[int, Field(ge=0, lt=2**31)]
 
 
 class Part(BaseModel):
-    """A table of a recipe: fixed once read, and no field is guessed."""
+    """A table of a recipe. It is immutable, and unknown fields are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=False)
 
 
 class ModelSpec(Part):
-    """The network; depth, widen and dropout are those of a Wide-ResNet."""
+    """The network. Only a Wide-ResNet has depth, widen and dropout."""
 
     name: Literal["mlp", "lenet5", "wide-resnet"]
     depth: Count = 28
@@ -36,21 +36,22 @@ class ModelSpec(Part):
 
     @model_validator(mode="after")
     def _only_wide_resnets_have_sizes(self) -> ModelSpec:
-        defaults = {"depth": 28, "widen": 10, "dropout": 0.0}  # as a saved recipe has them
-        sizes = {key for key, value in defaults.items() if getattr(self, key) != value}
+        defaults = {"depth": 28, "widen": 10, "dropout": 0.0}  # a saved recipe contains them
+        given = self.model_dump(include=set(defaults))
+        sizes = sorted(key for key, value in defaults.items() if given[key] != value)
         if self.name != "wide-resnet" and sizes:
-            raise ValueError(f"{self.name} has no {' or '.join(sorted(sizes))}; remove it")
+            raise ValueError(f"{self.name} has no {' or '.join(sizes)}; remove it")
         return self
 
 
 class DataSpec(Part):
-    """The images. ``held_out`` of the training images replace the test set, for tuning."""
+    """The images. For tuning, ``held_out`` training images replace the test set."""
 
     name: str
     augment: bool = False  # random crops and flips
-    shift: Annotated[int, Field(ge=0)] = 0  # training images move by up to so many pixels
+    shift: Annotated[int, Field(ge=0)] = 0  # random shift of training images, in pixels
     held_out: Annotated[int, Field(ge=0)] = 0
-    limit: Annotated[int, Field(ge=0)] = 0  # only so many training images; 0: all
+    limit: Annotated[int, Field(ge=0)] = 0  # number of training images, 0: all
 
     @model_validator(mode="after")
     def _images_move_in_one_way(self) -> DataSpec:
@@ -60,7 +61,7 @@ class DataSpec(Part):
 
 
 class MethodSpec(Part):
-    """The method, by its name in METHODS or "dense". Strengths are the paper's: times N."""
+    """The method, by its name in METHODS or "dense". ``lam`` is the paper's lambda times N."""
 
     name: str
     lam: NotNegative | list[NotNegative] = 0.0
@@ -74,14 +75,14 @@ class MethodSpec(Part):
 
 
 class OptimizerSpec(Part):
-    """Adam, AdamW, or SGD with Nesterov momentum; phi has its own rate and no weight decay.
+    """Adam, AdamW, or SGD with Nesterov momentum. phi has its own rate and no weight decay.
 
-    The decay of ``adamw`` acts on the weights themselves, that of the others on their gradient.
+    The weight decay of ``adamw`` is decoupled. That of the others is added to the gradient.
     """
 
     name: Literal["adam", "adamw", "sgd"] = "adam"
     lr: Positive = 1e-3
-    gate_lr: Positive | None = None  # that of the weights
+    gate_lr: Positive | None = None  # None: same as lr
     momentum: Share = 0.0
     weight_decay: NotNegative = 0.0
 
@@ -93,43 +94,43 @@ class OptimizerSpec(Part):
 
 
 class ScheduleSpec(Part):
-    """The learning rates times ``factor`` every so many epochs, or at given ones."""
+    """Learning rates are multiplied by ``factor`` at every ``every`` epochs and at milestones."""
 
     factor: Positive = 0.5
     every: Annotated[int, Field(ge=0)] = 0
     milestones: list[Count] = []
 
     def at(self, epoch: int) -> float:
-        """What the initial rates are multiplied by in an epoch (counted from 0)."""
+        """The factor of the initial learning rates in an epoch (counted from 0)."""
         passed = sum(epoch >= milestone for milestone in self.milestones)
         return self.factor ** (passed + (epoch // self.every if self.every else 0))
 
 
 class TrainingSpec(Part):
-    """How long, in what portions, from which seed."""
+    """Epochs, batch size, seeds, device and precision."""
 
     epochs: Count = 200
     batch: Count = 100
     seed: Seed = 0
-    init_seed: Seed | None = None  # of the first weights and gates alone; else they are of seed
+    init_seed: Seed | None = None  # of the initial weights and gates. None: same as seed
     device: Literal["cpu", "cuda"] = "cpu"
-    precision: Literal["float32", "bf16", "fp16"] = "float32"  # of forward passes (autocast)
-    threads: Count = 1  # sums differ in their last bits between counts of threads
+    precision: Literal["float32", "bf16", "fp16"] = "float32"  # of the forward pass (autocast)
+    threads: Count = 1  # results depend on it in their last bits
     execution: Literal["sliced", "masked"] = "sliced"
-    draws: Literal["own", "shared"] = "own"  # of several processes: one u each, or one for all
+    draws: Literal["own", "shared"] = "own"  # of several processes: one u each, or the same
 
 
 class TeacherSpec(Part):
-    """Trained networks to learn from: finished runs of a recipe, from the run's own seed on."""
+    """Teachers for distillation: finished runs of a recipe, starting at the run's own seed."""
 
     recipe: str
-    runs: Count = 1  # the mean of so many networks' logits
+    runs: Count = 1  # number of teachers, whose logits are averaged
     temperature: Positive = 4.0
-    weight: Annotated[float, Field(gt=0, le=1)] = 0.9  # of its answers; the rest is the labels'
+    weight: Annotated[float, Field(gt=0, le=1)] = 0.9  # of the teacher. The rest is for labels.
 
 
 class PaperRow(Part):
-    """What the paper prints for this row."""
+    """The row that the paper prints."""
 
     table: Literal[2, 3]
     method: str
@@ -139,7 +140,7 @@ class PaperRow(Part):
 
 
 class Recipe(Part):
-    """One run."""
+    """All settings of one run."""
 
     name: str = ""
     title: str = ""
@@ -161,7 +162,7 @@ class Recipe(Part):
 
     @property
     def gated(self) -> bool:
-        """Whether the method has gates."""
+        """Whether the method has gates (all but "dense")."""
         return self.method.name != "dense"
 
 
@@ -173,10 +174,18 @@ def recipe_names() -> list[str]:
 
 
 def load_recipe(name_or_path: str, overrides: Iterable[str] = ()) -> Recipe:
-    """A recipe by name or from a file, with ``table.field=value`` overrides applied.
+    """Load a recipe.
 
-    >>> load_recipe("mlp-l0-arm", ["training.epochs=3"]).training.epochs
-    3
+    Args:
+        name_or_path: A name from ``recipe_names()``, or the path of a .toml file.
+        overrides: Settings to change, as ``table.field=value``.
+
+    Raises:
+        UserError: There is no such recipe, or a setting is invalid.
+
+    Example:
+        >>> load_recipe("mlp-l0-arm", ["training.epochs=3"]).training.epochs
+        3
     """
     text, name = _read(name_or_path)
     try:
@@ -190,7 +199,7 @@ def load_recipe(name_or_path: str, overrides: Iterable[str] = ()) -> Recipe:
 
 
 def parse_recipe(settings: dict[str, Any], where: str) -> Recipe:
-    """A recipe from plain values; a mistake is told in a sentence."""
+    """Validate a recipe given as plain values. The UserError names the first mistake."""
     try:
         return Recipe.model_validate(settings)
     except ValidationError as error:
@@ -214,9 +223,9 @@ def _read(name_or_path: str) -> tuple[str, str]:
 
 
 def _apply(settings: dict[str, Any], override: str) -> None:
-    """Set one field from ``table.field=value``; the value is TOML, else taken as text.
+    """Set one field from ``table.field=value``. A value that is not TOML is taken as text.
 
-    Without a value, ``teacher=``, the field or table goes back to its default.
+    Without a value, as in ``teacher=``, the field or table is reset to its default.
     """
     key, equals, value = override.partition("=")
     if not equals or not key:
@@ -240,18 +249,18 @@ def _apply(settings: dict[str, Any], override: str) -> None:
 
 
 def _sentence(error: ValidationError, where: str) -> str:
-    """The first thing wrong, with the nearest field when one is unknown."""
+    """The first mistake, with the nearest field if a field is unknown."""
     first = error.errors()[0]
-    parts = [str(part) for part in first["loc"]]  # with the kinds of number tried: no names
+    parts = [str(part) for part in first["loc"]]  # pydantic adds the types it tried
     if first["type"] == "extra_forbidden":
         return f"{where} has an unknown field '{'.'.join(parts)}'; {_fields_near(parts)}"
     path = [part for part in parts if part.isidentifier() or part.isdigit()]
     if first["type"] == "missing":
         return f"{where} lacks '{'.'.join(path)}'; add it"
-    came = "" if isinstance(first["input"], dict) else f"; got {first['input']!r}"
-    what = first["msg"].removeprefix("Value error, ")
+    given = "" if isinstance(first["input"], dict) else f"; got {first['input']!r}"
+    message = first["msg"].removeprefix("Value error, ")
     place = f"'{'.'.join(path)}': " if path else ""
-    return f"{where}: {place}{what[0].lower()}{what[1:]}{came}"
+    return f"{where}: {place}{message[0].lower()}{message[1:]}{given}"
 
 
 def _fields_near(path: list[str]) -> str:

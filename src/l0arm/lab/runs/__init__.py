@@ -1,1 +1,1 @@
-"""Experiments: recipes, the training loop, runs that survive, tables."""
+"""Runs: the training loop, their folders and checkpoints, trained networks, campaigns."""

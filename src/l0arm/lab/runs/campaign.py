@@ -1,20 +1,23 @@
-"""Many runs: what is missing is run, what was cut off goes on, what fails is tried once more."""
+"""Many runs: missing ones are started, interrupted ones resumed, failed ones tried once more."""
 
 from __future__ import annotations
 
+import signal
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path
 
+from l0arm.lab.errors import UserError, nearest
+from l0arm.lab.recipes.paper import table_recipes
 from l0arm.lab.recipes.recipe import Recipe, load_recipe
 from l0arm.lab.runs import records
-from l0arm.lab.runs.errors import UserError
 from l0arm.lab.runs.executors import End, Executor, Handle, LocalProcesses, Work
-from l0arm.lab.runs.folder import RunFolder, difference
-from l0arm.lab.runs.interruption import ends_as_interrupts
-from l0arm.lab.tables.tables import table_recipes
+from l0arm.lab.runs.folder import RunFolder, first_difference
+from l0arm.lab.runs.ray_tasks import ray_tasks
 
 ATTEMPTS = 2
 POLL_SECONDS = 0.5
@@ -27,12 +30,12 @@ class Job:
 
     recipe: Recipe
     folder: RunFolder
-    settings: tuple[str, ...] = ()  # table.field=value, other than the recipe's
+    settings: tuple[str, ...] = ()  # overrides of the recipe, as table.field=value
     attempts: int = 0
     failure: str = ""
 
     def command(self, data_dir: Path | None) -> list[str]:
-        """The same run by hand."""
+        """The arguments with which a user would start the same run."""
         training = self.recipe.training
         command = ["train", self.recipe.name, "--resume", "--quiet"]
         command += ["--run-dir", str(self.folder.path)]
@@ -41,47 +44,55 @@ class Job:
         return command + (["--data-dir", str(data_dir)] if data_dir else [])
 
     def work(self, data_dir: Path | None) -> Work:
-        """The run as an executor sees it."""
+        """The run for an executor."""
         threads = self.recipe.training.threads
         return Work(tuple(self.command(data_dir)), self.log, threads)
 
     @property
     def log(self) -> Path:
-        """What the run says, beside its folder."""
+        """The output of the run, beside its folder."""
         return self.folder.path.with_suffix(".log")
 
     def epochs_done(self) -> int:
-        """How far the run is."""
+        """The number of epochs that are recorded."""
         path = self.folder.records
         return len(path.read_bytes().splitlines()) if path.exists() else 0
 
 
 @dataclass
 class Campaign:
-    """The runs of a table."""
+    """The runs of a table, and the executor on which they run."""
 
     jobs: list[Job]
     data_dir: Path | None = None
     executor: Executor = field(default_factory=LocalProcesses)
     running: list[tuple[Job, Handle]] = field(default_factory=list)
 
-    def run(self, slots: int, watch: Callable[[Campaign], None]) -> list[Job]:
-        """Run all jobs, at most ``slots`` at a time, and return those that failed."""
-        with ends_as_interrupts():
+    def run(self, slots: int, callback: Callable[[Campaign], None]) -> list[Job]:
+        """Run all jobs.
+
+        Args:
+            slots: How many jobs run at a time.
+            callback: Called after every poll, to show progress.
+
+        Returns:
+            The jobs that failed.
+        """
+        with _termination_as_interrupt():
             try:
-                self._run(slots, watch)
+                self._run(slots, callback)
             finally:
                 self._stop()
         return [job for job in self.jobs if not job.folder.finished]
 
-    def _run(self, slots: int, watch: Callable[[Campaign], None]) -> None:
+    def _run(self, slots: int, callback: Callable[[Campaign], None]) -> None:
         waiting = [job for job in self.jobs if not job.folder.finished]
         while waiting or self.running:
             while waiting and len(self.running) < slots:
                 self._start(waiting.pop(0))
             time.sleep(POLL_SECONDS)
             waiting += list(self._ended())
-            watch(self)
+            callback(self)
 
     def _start(self, job: Job) -> None:
         job.attempts += 1
@@ -89,7 +100,7 @@ class Campaign:
         self.running.append((job, self.executor.start(job.work(self.data_dir))))
 
     def _ended(self) -> Iterator[Job]:
-        """Jobs that ended without a result and that may be tried again."""
+        """Jobs that ended without a result and are tried again."""
         for job, handle in list(self.running):
             end = handle.poll()
             if end is None:
@@ -100,15 +111,31 @@ class Campaign:
                 yield job
 
     def _stop(self) -> None:
-        """Ask what still runs to save itself, and wait for it."""
+        """Ask the running jobs to save and exit, then wait for them."""
         for _, handle in self.running:
             handle.stop()
         for _, handle in self.running:
             handle.wait()
 
 
+@contextmanager
+def _termination_as_interrupt() -> Iterator[None]:
+    """SIGTERM and SIGHUP raise KeyboardInterrupt, as Ctrl-C does, so that runs are stopped."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread may handle signals
+        return
+    names = ("SIGTERM", "SIGHUP")  # Windows has no SIGHUP
+    numbers = [signal.Signals[name] for name in names if name in signal.Signals.__members__]
+    before = {number: signal.signal(number, signal.default_int_handler) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 def _failure(job: Job, end: End) -> str:
-    """Why the run has no result; nothing if it has one."""
+    """Why the run has no result, or an empty string if it has one."""
     if _appears(job.folder.result, RESULT_SECONDS if end.code == 0 else 0.0):
         return ""
     if end.code == 0:
@@ -119,8 +146,19 @@ def _failure(job: Job, end: End) -> str:
     return end.reason or _last_line(job.log)
 
 
+def executor_named(name: str, ray_address: str | None = None) -> AbstractContextManager[Executor]:
+    """The executor "local" or "ray". It is closed at the end of the context."""
+    if name not in ("local", "ray"):
+        raise UserError(f"no executor '{name}'; {nearest(name, ('local', 'ray'))}")
+    if name == "ray":
+        return ray_tasks(ray_address)
+    if ray_address:
+        raise UserError("--ray-address is of use with --executor ray only")
+    return nullcontext(LocalProcesses())
+
+
 def recipes_of(campaign: str, only: str = "*") -> list[Recipe]:
-    """The recipes of "table2" or "table3": its rows, the dense networks, the controls."""
+    """The recipes of "table2" or "table3" whose names match the pattern ``only``."""
     if campaign not in ("table2", "table3"):
         raise UserError(f"nothing to reproduce as '{campaign}'; there are table2, table3")
     chosen = table_recipes(int(campaign.removeprefix("table")))
@@ -137,7 +175,7 @@ def jobs_of(
     epochs: int | None,
     settings: Sequence[str] = (),
 ) -> list[Job]:
-    """A job for each recipe and seed, the first seed of all recipes first."""
+    """A job for each recipe and seed, ordered by seed."""
     jobs = []
     for seed in range(seeds):
         for recipe in recipes:
@@ -150,20 +188,20 @@ def jobs_of(
 
 
 def check_same(job: Job) -> None:
-    """Refuse a finished run with other settings in the place of this one."""
+    """Refuse a job in whose folder is a finished run with other settings."""
     there = job.folder
     if there.finished and there.recipe() != job.recipe:
         raise UserError(
             f"{there.path} is a finished run with other settings "
-            f"({difference(there.recipe(), job.recipe)}); choose another folder with --runs, or "
-            "give the settings that it has"
+            f"({first_difference(there.recipe(), job.recipe)}); choose another folder with --runs, "
+            "or give the settings that it has"
         )
 
 
 def progress(job: Job) -> records.EpochRecord | None:
-    """The last record of a job, if it has one."""
+    """The last record of a job, if there is one."""
     found = records.read(job.folder.records) if job.epochs_done() else []
-    return found[-1] if found else None  # the first line may be under way
+    return found[-1] if found else None  # the first line may be incomplete
 
 
 def _appears(path: Path, seconds: float) -> bool:

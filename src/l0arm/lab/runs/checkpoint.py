@@ -1,8 +1,8 @@
-"""Checkpoints without pickle: tensors as safetensors, the rest as JSON, checked when read.
+"""The format of checkpoints: tensors as safetensors, everything else as JSON, no pickle.
 
-A state is a tree of dicts and lists. In the JSON a tensor stands as {"tensor": name}. The two files
-of a checkpoint are written first the tensors, then the JSON with their SHA-256: a checkpoint with
-no JSON, or with tensors of another sum, was torn and is passed over.
+A state is a tree of dicts and lists. In the JSON a tensor is replaced by {"tensor": name}. The
+tensors are written first, then the JSON with their SHA-256. A checkpoint without JSON, or with
+another checksum, was not written to its end and is skipped.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from l0arm.files import write_bytes, write_json
-from l0arm.lab.runs.errors import UserError
+from l0arm.lab.errors import UserError
 
 SCHEMA = 1
-KEEP = 2  # the newest, and the one before it should the newest be damaged
+KEEP = 2  # the newest, and the one before in case the newest is damaged
 
 
 def save_checkpoint(folder: Path, number: int, state: dict[str, Any]) -> None:
-    """Write checkpoint ``number``; older ones go once it is on the disk."""
+    """Write checkpoint ``number``, then delete older ones."""
     folder.mkdir(parents=True, exist_ok=True)
     tensors: dict[str, Tensor] = {}
-    tree = _taken_apart(state, "", tensors)
+    tree = _without_tensors(state, "", tensors)
     data = save(tensors)
     write_bytes(_tensors(folder, number), data)
     checksum = hashlib.sha256(data).hexdigest()
@@ -39,7 +39,11 @@ def save_checkpoint(folder: Path, number: int, state: dict[str, Any]) -> None:
 
 
 def newest_checkpoint(folder: Path) -> tuple[dict[str, Any] | None, list[str]]:
-    """The state of the newest sound checkpoint, and what is wrong with those passed over."""
+    """Read the newest intact checkpoint.
+
+    Returns:
+        Its state, or None if there is none, and a message for each damaged one that was skipped.
+    """
     damaged: list[str] = []
     for number in _numbers(folder):
         try:
@@ -59,7 +63,7 @@ def _read(folder: Path, number: int) -> dict[str, Any]:
     data = _tensors(folder, number).read_bytes()
     if hashlib.sha256(data).hexdigest() != written["sha256"]:
         raise ValueError("its tensors are not those that were written")
-    state: dict[str, Any] = _put_together(written["state"], load(data))
+    state: dict[str, Any] = _with_tensors(written["state"], load(data))
     return state
 
 
@@ -77,26 +81,27 @@ def _tensors(folder: Path, number: int) -> Path:
     return folder / f"{number:08d}.safetensors"
 
 
-def _taken_apart(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
-    """The tree with every tensor moved to ``tensors`` under its path."""
+def _without_tensors(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
+    """The tree as JSON values. Every tensor is moved to ``tensors`` under its path."""
     if isinstance(value, Tensor):
         tensors[path] = value.detach().contiguous().clone()  # safetensors refuses shared memory
         return {"tensor": path}
     if isinstance(value, dict):
-        items = [[key, _taken_apart(v, f"{path}/{key}", tensors)] for key, v in value.items()]
-        return {"dict": items}  # pairs: an optimizer's keys are numbers
+        items = [[key, _without_tensors(v, f"{path}/{key}", tensors)] for key, v in value.items()]
+        return {"dict": items}  # pairs, because an optimizer's keys are numbers
     if isinstance(value, list | tuple):
-        return [_taken_apart(v, f"{path}/{n}", tensors) for n, v in enumerate(value)]
+        return [_without_tensors(v, f"{path}/{n}", tensors) for n, v in enumerate(value)]
     if value is None or isinstance(value, bool | int | float | str):
         return value
     raise TypeError(f"a checkpoint cannot hold {path}, a {type(value).__name__}")
 
 
-def _put_together(value: Any, tensors: dict[str, Tensor]) -> Any:
+def _with_tensors(value: Any, tensors: dict[str, Tensor]) -> Any:
+    """The inverse of ``_without_tensors``."""
     if isinstance(value, list):
-        return [_put_together(v, tensors) for v in value]
+        return [_with_tensors(v, tensors) for v in value]
     if isinstance(value, dict):
         if "tensor" in value:
             return tensors[value["tensor"]]
-        return {key: _put_together(v, tensors) for key, v in value["dict"]}
+        return {key: _with_tensors(v, tensors) for key, v in value["dict"]}
     return value

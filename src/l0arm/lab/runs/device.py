@@ -1,27 +1,28 @@
-"""Where a run computes, and in which precision.
+"""Where and how a run computes: device, precision, threads, random numbers.
 
-The network is where the images are: whoever moves the data moves the run.
+The network follows the images: it is built on the device where the data are.
 """
 
 from __future__ import annotations
 
 import os
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from l0arm.lab.data import Dataset
+from l0arm.lab.errors import RunFailed, UserError
 from l0arm.lab.recipes.recipe import TrainingSpec
-from l0arm.lab.runs.errors import RunFailed, UserError
 
-SMALLEST_SCALE = 2.0**-10  # every step overflows: the scaler starts at 2^16 and halves
+SMALLEST_SCALE = 2.0**-10  # the scaler starts at 2^16 and halves at every overflow
 HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def device_of(training: TrainingSpec) -> torch.device:
-    """The device of a recipe; of several processes on a machine, each has a GPU of its own."""
+    """The device of a recipe. Of several processes on a machine, each uses a GPU of its own."""
     if training.device == "cpu":
         return torch.device("cpu")
     if not torch.cuda.is_available():
@@ -40,27 +41,51 @@ def device_of(training: TrainingSpec) -> torch.device:
 
 
 def moved(data: Dataset, device: torch.device) -> Dataset:
-    """The data on a device, whole: 60,000 images are a few hundred megabytes."""
+    """The whole data set on a device. 60,000 images are a few hundred megabytes."""
     if device.type == "cpu":
         return data
-    names = ("train_images", "train_labels", "test_images", "test_labels")
-    return replace(data, **{name: getattr(data, name).to(device) for name in names})
+    return replace(
+        data,
+        train_images=data.train_images.to(device),
+        train_labels=data.train_labels.to(device),
+        test_images=data.test_images.to(device),
+        test_labels=data.test_labels.to(device),
+    )
+
+
+@contextmanager
+def process_settings(training: TrainingSpec) -> Iterator[None]:
+    """Set torch's threads and arithmetic for a run, and restore them afterwards.
+
+    Denormals are flushed to zero: the moments of closed weights decay to them, and they are slow.
+    TF32 is off, because estimates are differences of losses.
+    """
+    threads, tf32 = torch.get_num_threads(), torch.backends.cudnn.allow_tf32
+    torch.set_num_threads(training.threads)
+    torch.set_flush_denormal(True)
+    torch.backends.cudnn.allow_tf32 = False
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.allow_tf32 = tf32
+        torch.set_flush_denormal(False)
+        torch.set_num_threads(threads)
 
 
 def precision_of(training: TrainingSpec, device: torch.device) -> AbstractContextManager[object]:
-    """What a forward pass runs under; it can be entered again and again."""
+    """A context for forward passes in the recipe's precision. It can be entered repeatedly."""
     if training.precision == "float32":
         return nullcontext()
     return torch.autocast(device.type, HALF[training.precision])
 
 
 def scaler_of(training: TrainingSpec, device: torch.device) -> torch.amp.GradScaler:
-    """Gradients of half the exponent range are scaled up; of all others this does nothing."""
+    """A loss scaler for fp16. In other precisions it is disabled."""
     return torch.amp.GradScaler(device.type, enabled=training.precision == "fp16")
 
 
 def check_scale(scaler: torch.amp.GradScaler) -> None:
-    """Refuse to go on if no scale suits: all steps would be skipped without a word."""
+    """Fail if gradients overflow at every scale, since all steps would be skipped silently."""
     if scaler.is_enabled() and scaler.get_scale() < SMALLEST_SCALE:
         raise RunFailed(
             "gradients overflow in fp16 whatever they are scaled by; set training.precision=bf16 "
@@ -69,7 +94,7 @@ def check_scale(scaler: torch.amp.GradScaler) -> None:
 
 
 def random_state(device: torch.device) -> Tensor:
-    """The state of the random numbers, as bytes: of the processor, then of the GPU."""
+    """The state of torch's generators as bytes: first the CPU's, then the GPU's."""
     states = [torch.get_rng_state()]
     if device.type != "cpu":
         states.append(torch.get_device_module(device).get_rng_state(device))
@@ -77,8 +102,8 @@ def random_state(device: torch.device) -> Tensor:
 
 
 def set_random_state(state: Tensor, device: torch.device) -> None:
-    """Go back to a state; the GPU's part is left out where there is none."""
+    """Restore a state. The GPU's part is ignored on the CPU."""
     length = torch.get_rng_state().numel()
-    torch.set_rng_state(state[:length].clone())  # of a view it crashes (torch 2.13)
+    torch.set_rng_state(state[:length].clone())  # a view crashes (torch 2.13)
     if device.type != "cpu" and state.numel() > length:
         torch.get_device_module(device).set_rng_state(state[length:].clone(), device)

@@ -1,9 +1,9 @@
-"""What a step minimises: the cross-entropy of the labels, or that beside a teacher's answers.
+"""The data loss of a step: cross-entropy with the labels, or distillation from a teacher.
 
-Distillation (Hinton, Vinyals & Dean 2015): a trained network's probabilities, softened by a
-temperature T, say more about an image than its label does. Where images stay as they are, the
-teacher answers once for all of them, before the first step, so learning from it costs nothing per
-step; images that move it has to see each time.
+Distillation (Hinton, Vinyals & Dean 2015): the probabilities of a trained network, softened by a
+temperature T, say more about an image than its label. If the images are always shown unchanged, the
+teacher's logits are computed once before the first step. With augmentation the teacher runs at
+every step.
 """
 
 from __future__ import annotations
@@ -18,36 +18,36 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from l0arm.lab.data import Dataset, Preprocess
+from l0arm.lab.errors import UserError
 from l0arm.lab.recipes.recipe import Recipe, TeacherSpec
-from l0arm.lab.runs.errors import UserError
 from l0arm.lab.runs.folder import RunFolder
-from l0arm.lab.runs.trained import restored
+from l0arm.lab.runs.session import restored_session
 
-Criterion = Callable[[Tensor], Tensor]  # the loss of a batch, given the network's logits
+Criterion = Callable[[Tensor], Tensor]  # logits of a batch -> loss
 
 
-class Lesson(Protocol):
-    """What is to be learned from a batch: which training images, as they are shown, labels."""
+class DataLoss(Protocol):
+    """Makes the criterion of a batch from image indices, preprocessed images and labels."""
 
     def __call__(self, which: Tensor, x: Tensor, labels: Tensor) -> Criterion: ...
 
 
 class Teacher(Protocol):
-    """Logits for a batch: which training images they are, and as they are shown."""
+    """Logits for a batch, given the indices of the images and the preprocessed images."""
 
     def __call__(self, which: Tensor, x: Tensor) -> Tensor: ...
 
 
-def of_labels(which: Tensor, x: Tensor, labels: Tensor) -> Criterion:
-    """The mean cross-entropy."""
+def label_loss(which: Tensor, x: Tensor, labels: Tensor) -> Criterion:
+    """The mean cross-entropy with the labels."""
     return partial(F.cross_entropy, target=labels)
 
 
 @dataclass(frozen=True)
-class Distilled:
+class DistillationLoss:
     """``(1 - w) CE(labels) + w T^2 KL(p_T(teacher) || p_T(student))``, the mean over a batch.
 
-    T^2 keeps the size of the gradient as T changes.
+    The factor T^2 keeps the size of the gradient the same for all T.
     """
 
     teacher: Teacher
@@ -56,29 +56,29 @@ class Distilled:
 
     def __call__(self, which: Tensor, x: Tensor, labels: Tensor) -> Criterion:
         t, w = self.temperature, self.weight
-        told = F.log_softmax(self.teacher(which, x) / t, 1)
+        target = F.log_softmax(self.teacher(which, x) / t, 1)
 
         def criterion(logits: Tensor) -> Tensor:
-            own = F.log_softmax(logits / t, 1)
-            distance = F.kl_div(own, told, reduction="batchmean", log_target=True)
+            student = F.log_softmax(logits / t, 1)
+            distance = F.kl_div(student, target, reduction="batchmean", log_target=True)
             return (1 - w) * F.cross_entropy(logits, labels) + w * t * t * distance
 
         return criterion
 
 
 @dataclass(frozen=True)
-class Remembered:
-    """A teacher's answers for all training images, which are always shown as they are."""
+class CachedTeacher:
+    """A teacher's logits for all training images, computed in advance."""
 
-    answers: Tensor
+    logits: Tensor
 
     def __call__(self, which: Tensor, x: Tensor) -> Tensor:
-        return self.answers[which]
+        return self.logits[which]
 
 
 @dataclass(frozen=True)
-class Asked:
-    """Networks that look at every batch; their mean logits are the answer."""
+class TeacherNetworks:
+    """The mean logits of one or more networks, which run on every batch."""
 
     networks: tuple[nn.Module, ...]
 
@@ -87,33 +87,36 @@ class Asked:
             return torch.stack([network(x) for network in self.networks]).mean(0)
 
 
-def lesson_of(recipe: Recipe, folder: RunFolder, data: Dataset, preprocess: Preprocess) -> Lesson:
-    """What a recipe has to be learned; its teachers' runs lie beside the run's own."""
+def data_loss_of(
+    recipe: Recipe, folder: RunFolder, data: Dataset, preprocess: Preprocess
+) -> DataLoss:
+    """The data loss of a recipe. The runs of its teachers are looked for beside the run's own."""
     spec = recipe.teacher
     if spec is None:
-        return of_labels
+        return label_loss
     runs = teachers_of(recipe, spec, folder)
     for seed, run in runs.items():
-        _check(run, recipe, spec, seed)
-    networks = [cast(nn.Module, restored(run, data).trainee) for run in runs.values()]
-    asked = Asked(tuple(network.to(data.train_images.device).eval() for network in networks))
+        _check_teacher(run, recipe, spec, seed)
+    networks = [cast(nn.Module, restored_session(run, data).trainee) for run in runs.values()]
+    device = data.train_images.device
+    teacher = TeacherNetworks(tuple(network.to(device).eval() for network in networks))
     if recipe.data.augment or recipe.data.shift:
-        return Distilled(asked, spec.temperature, spec.weight)
-    every = torch.split(torch.arange(len(data.train_images)), 1000)
-    answers = torch.cat([asked(i, preprocess(data.train_images[i])) for i in every])
-    return Distilled(Remembered(answers), spec.temperature, spec.weight)
+        return DistillationLoss(teacher, spec.temperature, spec.weight)
+    chunks = torch.split(torch.arange(len(data.train_images)), 1000)
+    logits = torch.cat([teacher(i, preprocess(data.train_images[i])) for i in chunks])
+    return DistillationLoss(CachedTeacher(logits), spec.temperature, spec.weight)
 
 
 def teachers_of(recipe: Recipe, spec: TeacherSpec, folder: RunFolder) -> dict[int, RunFolder]:
-    """The runs to learn from by their seeds; the first one's folder is named as the run's own."""
+    """The teachers' runs by seed. The first one's folder has the same name as the run's own."""
     beside, first = folder.path.parent.parent / spec.recipe, recipe.training.seed
     others = range(first + 1, first + spec.runs)
     names = {first: folder.path.name} | {seed: f"seed-{seed}" for seed in others}
     return {seed: RunFolder(beside / name) for seed, name in names.items()}
 
 
-def _check(teacher: RunFolder, recipe: Recipe, spec: TeacherSpec, seed: int) -> None:
-    """A teacher has finished, and has seen no image that this run is measured on."""
+def _check_teacher(teacher: RunFolder, recipe: Recipe, spec: TeacherSpec, seed: int) -> None:
+    """A teacher must have finished, and must not have seen images that test this run."""
     if not teacher.finished:
         raise UserError(
             f"recipe '{recipe.name}' learns from '{spec.recipe}', whose run is not finished in "

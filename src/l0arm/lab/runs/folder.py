@@ -1,14 +1,17 @@
-"""The folder of a run: its recipe, environment, records and checkpoints, and a lock."""
+"""The folder of a run: its files, its lock, the environment it was made in, and a small archive."""
 
 from __future__ import annotations
 
-import fcntl
+import gzip
+import hashlib
 import json
 import os
 import platform
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
@@ -16,20 +19,49 @@ import numpy
 import torch
 
 import l0arm
-from l0arm.files import remove_leftovers, write_json
+from l0arm.files import remove_leftovers, write_bytes, write_json
+from l0arm.lab.data import Dataset
+from l0arm.lab.errors import UserError
 from l0arm.lab.recipes.recipe import Recipe, parse_recipe
-from l0arm.lab.runs.errors import UserError
+
+# Exclusive locks of open files. A second process gets an OSError at once. The operating system
+# releases the lock when the process ends, however it ends.
+if sys.platform == "win32":
+    import msvcrt
+
+    LOCKED_BYTE = 2**30  # far behind the text: Windows does not let others read a locked byte
+
+    def _lock(file: FileIO) -> None:
+        file.seek(LOCKED_BYTE)
+        msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+
+    def _unlock(file: FileIO) -> None:
+        file.seek(LOCKED_BYTE)
+        msvcrt.locking(file.fileno(), msvcrt.LK_UNLCK, 1)
+
+else:
+    import fcntl
+
+    def _lock(file: FileIO) -> None:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    def _unlock(file: FileIO) -> None:
+        fcntl.flock(file, fcntl.LOCK_UN)
 
 
 @dataclass(frozen=True)
 class RunFolder:
-    """Paths inside the folder of a run."""
+    """The files in the folder of a run."""
 
     path: Path
 
     @property
     def recipe_file(self) -> Path:
         return self.path / "recipe.json"
+
+    @property
+    def environment_file(self) -> Path:
+        return self.path / "environment.json"
 
     @property
     def records(self) -> Path:
@@ -41,7 +73,7 @@ class RunFolder:
 
     @property
     def result(self) -> Path:
-        """Written when the last epoch is done."""
+        """Written after the last epoch."""
         return self.path / "result.json"
 
     @property
@@ -53,7 +85,7 @@ class RunFolder:
         return parse_recipe(self._json(self.recipe_file), str(self.recipe_file))
 
     def read_result(self) -> dict[str, Any]:
-        """What came out, once the run is done."""
+        """The result of a finished run."""
         result = self._json(self.result)
         if not isinstance(result, dict) or not isinstance(result.get("gates"), dict):
             raise UserError(f"{self.result} is damaged; start the run in a new folder")
@@ -69,24 +101,27 @@ class RunFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """No other process works on the run meanwhile; the lock goes with the process."""
+        """Keep other processes out of the run. The lock is released when the process ends."""
         self.path.mkdir(parents=True, exist_ok=True)
-        with (self.path / "lock").open("a+") as file:
+        with (self.path / "lock").open("ab+", buffering=0) as file:
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                _lock(file)
             except OSError:
                 file.seek(0)
+                owner = file.read().decode(errors="replace").strip() or "?"
                 raise UserError(
-                    f"process {file.read().strip() or '?'} is at work on {self.path}; wait for it, "
+                    f"process {owner} is at work on {self.path}; wait for it, "
                     "or choose another folder with --run-dir"
                 ) from None
-            file.truncate(0)
-            file.write(str(os.getpid()))
-            file.flush()
-            yield
+            try:
+                file.truncate(0)
+                file.write(str(os.getpid()).encode())
+                yield
+            finally:
+                _unlock(file)
 
     def check(self, recipe: Recipe, *, resume: bool) -> None:
-        """Refuse a folder that is another run's, or that of this one without ``resume``."""
+        """Refuse the folder of another run, or of this run unless it is resumed."""
         if not self.recipe_file.exists():
             if any(p.name != "lock" and not p.name.startswith(".") for p in self.path.iterdir()):
                 raise UserError(
@@ -97,14 +132,14 @@ class RunFolder:
         if written != recipe:
             raise UserError(
                 f"{self.path} holds a run of recipe '{written.name}' with other settings "
-                f"({difference(written, recipe)}); choose another folder with --run-dir"
+                f"({first_difference(written, recipe)}); choose another folder with --run-dir"
             )
         if not resume:
             raise UserError(f"{self.path} holds this run already; go on with it by --resume")
 
     def check_images(self, images: str) -> None:
-        """Refuse to go on with other images than the run began with."""
-        path = self.path / "environment.json"
+        """Refuse to resume with images of another fingerprint than at the start of the run."""
+        path = self.environment_file
         facts = self._json(path) if path.exists() else {}
         if not isinstance(facts, dict):
             raise UserError(f"{path} is damaged; start the run in a new folder")
@@ -116,21 +151,21 @@ class RunFolder:
             )
 
     def claim(self, recipe: Recipe, processes: int = 1, images: str = "") -> None:
-        """Make the folder that of this recipe, and clear away what a killed process left."""
+        """Write recipe and environment, and delete temporary files of killed processes."""
         for folder in (self.path, self.checkpoints):
             remove_leftovers(folder)
         if not self.recipe_file.exists():
             write_json(self.recipe_file, recipe.model_dump())
-        if not (self.path / "environment.json").exists():
+        if not self.environment_file.exists():
             facts = environment(recipe, processes) | ({"images": images} if images else {})
-            write_json(self.path / "environment.json", facts)
+            write_json(self.environment_file, facts)
 
 
-def difference(one: Recipe, other: Recipe) -> str:
+def first_difference(one: Recipe, other: Recipe) -> str:
     """The first setting in which two recipes differ.
 
     >>> from l0arm.lab.recipes.recipe import load_recipe
-    >>> difference(load_recipe("mlp-dense"), load_recipe("mlp-dense", ["training.seed=1"]))
+    >>> first_difference(load_recipe("mlp-dense"), load_recipe("mlp-dense", ["training.seed=1"]))
     'training.seed: 0, not 1'
     """
     left, right = flat(one.model_dump()), flat(other.model_dump())
@@ -141,7 +176,7 @@ def difference(one: Recipe, other: Recipe) -> str:
 
 
 def flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """The leaves of nested tables, by path."""
+    """The leaves of nested dicts, by their dotted path."""
     leaves: dict[str, Any] = {}
     for key, value in tree.items():
         path = f"{prefix}{key}"
@@ -150,8 +185,8 @@ def flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def environment(recipe: Recipe, processes: int = 1) -> dict[str, Any]:
-    """What a run depends on beside its recipe."""
-    return {
+    """What the results of a run depend on, apart from its recipe."""
+    facts: dict[str, Any] = {
         "l0arm": l0arm.__version__,
         "python": platform.python_version(),
         "torch": torch.__version__,
@@ -161,13 +196,30 @@ def environment(recipe: Recipe, processes: int = 1) -> dict[str, Any]:
         "cores": os.cpu_count(),
         "threads": recipe.training.threads,
         "processes": processes,
-        **(_gpu() if recipe.training.device == "cuda" else {}),
     }
+    if recipe.training.device == "cuda":
+        facts |= {
+            "gpu": torch.cuda.get_device_name(),
+            "cuda": torch.version.cuda,
+            "cudnn": torch.backends.cudnn.version(),  # type: ignore[no-untyped-call]
+        }
+    return facts
 
 
-def _gpu() -> dict[str, Any]:
-    return {
-        "gpu": torch.cuda.get_device_name(),
-        "cuda": torch.version.cuda,
-        "cudnn": torch.backends.cudnn.version(),  # type: ignore[no-untyped-call]
-    }
+def fingerprint(data: Dataset) -> str:
+    """A hash of all images and labels in their order, which decides the minibatches."""
+    digest = hashlib.sha256()
+    for tensor in (data.train_images, data.train_labels, data.test_images, data.test_labels):
+        digest.update(str(tuple(tensor.shape)).encode())
+        digest.update(tensor.cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()[:16]
+
+
+def archive(run: RunFolder, target: Path) -> Path:
+    """Copy what tables and figures need from a finished run: everything but its checkpoints."""
+    target.mkdir(parents=True, exist_ok=True)
+    for path in (run.recipe_file, run.environment_file, run.result):
+        write_bytes(target / path.name, path.read_bytes())
+    packed = gzip.compress(run.records.read_bytes(), mtime=0)  # the same bytes every time
+    write_bytes(target / f"{run.records.name}.gz", packed)
+    return target

@@ -1,7 +1,8 @@
-"""What a run looks like after an epoch."""
+"""What is measured of a network: its accuracy, the record of an epoch, the result of a run."""
 
 from __future__ import annotations
 
+from statistics import median
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from l0arm.costs import FlopsMeter
 from l0arm.gating import Gated
 from l0arm.lab.data import Dataset, Preprocess
+from l0arm.lab.recipes.recipe import Recipe
 from l0arm.lab.runs.building import Trainee
 from l0arm.lab.runs.records import EpochRecord, GroupRecord
 from l0arm.lab.runs.session import Session
@@ -23,7 +25,7 @@ UNDECIDED = (0.05, 0.95)
 def evaluate(
     network: Trainee | nn.Module, images: Tensor, labels: Tensor, preprocess: Preprocess
 ) -> tuple[float, float]:
-    """Mean loss and percent right of all images, in eval mode (z-bar, Eq. 14)."""
+    """Mean loss and accuracy in percent over all images, in eval mode (z-bar, Eq. 14)."""
     training = network.training
     network.train(False)
     loss, right = 0.0, 0
@@ -65,6 +67,7 @@ def epoch_record(
 
 
 def _of_gates(gated: Any, meter: FlopsMeter) -> dict[str, Any]:
+    """The fields of a record that only a network with gates has."""
     flops = meter()
     pi = gated.gates.open_probability.detach()
     low, high = UNDECIDED
@@ -93,8 +96,27 @@ def _groups(gated: Gated, pi: Tensor) -> tuple[GroupRecord, ...]:
     )
 
 
-def final_gates(trainee: Trainee) -> dict[str, list[float]]:
-    """g(phi) of every gate by group, to four decimals; nothing for a dense network."""
+def result_of(recipe: Recipe, epochs: list[EpochRecord], trainee: Trainee) -> dict[str, Any]:
+    """The result of a run: the figures of the last epoch, never of the best one."""
+    last = epochs[-1]
+    return {
+        "recipe": recipe.name,
+        "seed": recipe.training.seed,
+        "epochs": last.epoch,
+        "test_accuracy": last.test_accuracy,
+        "prune_rate": last.prune_rate,
+        "prune_rate_realised": last.prune_rate_realised,
+        "architecture": last.architecture or "full model",
+        "undecided": last.undecided,
+        "flops_dense": last.flops_dense,
+        "flops_inference": last.flops_inference,
+        "seconds_per_epoch": median(e.seconds for e in epochs),
+        "gates": _final_gates(trainee),
+    }
+
+
+def _final_gates(trainee: Trainee) -> dict[str, list[float]]:
+    """g(phi) of every gate by group, rounded to four decimals. Empty for a dense network."""
     if not isinstance(trainee, Gated):
         return {}
     pi = trainee.gates.open_probability.detach()

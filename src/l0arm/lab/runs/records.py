@@ -1,4 +1,4 @@
-"""One line of JSON for each epoch of a run."""
+"""The records of a run: one line of JSON per epoch."""
 
 from __future__ import annotations
 
@@ -11,57 +11,58 @@ from pathlib import Path
 from typing import Any
 
 from l0arm.files import write_bytes
-from l0arm.lab.runs.errors import UserError
+from l0arm.lab.errors import UserError
 
 
 @dataclass(frozen=True)
 class GroupRecord:
-    """The gates of one group: a histogram of g(phi) over [0, 1] and how many end open."""
+    """The gates of one group."""
 
     name: str
     units: int
-    open: int
-    histogram: tuple[int, ...]
+    open: int  # under z-bar
+    histogram: tuple[int, ...]  # of g(phi) over [0, 1]
 
 
 @dataclass(frozen=True)
 class EpochRecord:
-    """What an epoch was like. FLOPs are per image; a dense network has neither gates nor rates."""
+    """The figures of one epoch. FLOPs are per image. A dense network has no gates and no rates."""
 
-    epoch: int  # counted from 1: epochs done
+    epoch: int  # epochs done, from 1
     steps: int  # since the start of the run
     lr: float
-    train_loss: float  # data loss of the drawn networks, mean over the epoch
+    train_loss: float  # data loss of the sampled networks, mean over the epoch
     penalty: float
-    train_accuracy: float  # percent, of the drawn networks
+    train_accuracy: float  # percent, of the sampled networks
     test_loss: float
-    test_accuracy: float  # percent, under z-bar; nothing is ever chosen by it
-    seconds: float  # training alone
+    test_accuracy: float  # percent, under z-bar. Nothing is ever selected by it.
+    seconds: float  # of training, without evaluation
     prune_rate: float = 0.0  # percent, as the paper counts
     prune_rate_realised: float = 0.0
     architecture: str = ""
     flops_dense: float = 0.0
-    flops_inference: float = 0.0  # expected, one pass
+    flops_inference: float = 0.0  # expected, one forward pass
     flops_training: float = 0.0  # expected, all forward passes of a step
     undecided: float = 0.0  # share of gates with 0.05 < g(phi) < 0.95
     groups: tuple[GroupRecord, ...] = ()
     by_step: tuple[tuple[int, float, float], ...] = ()  # step, E[FLOPs] training, inference
 
 
-FIGURES = (
+SCALARS = (
     *("lr", "train_loss", "penalty", "train_accuracy", "test_loss", "test_accuracy", "seconds"),
     *("prune_rate", "prune_rate_realised", "flops_inference", "flops_training", "undecided"),
 )
 
 
-def figures(record: EpochRecord) -> dict[str, float]:
-    """The numbers of an epoch by name, and how many units of each group end open."""
-    numbers: dict[str, float] = {name: getattr(record, name) for name in FIGURES}
+def scalars(record: EpochRecord) -> dict[str, float]:
+    """The numbers of an epoch by name, with the count of open units of each group."""
+    values = asdict(record)
+    numbers: dict[str, float] = {name: values[name] for name in SCALARS}
     return numbers | {f"open/{group.name}": float(group.open) for group in record.groups}
 
 
 def append(path: Path, record: EpochRecord) -> None:
-    """Add a line, on the disk when this returns."""
+    """Add a line. It is on the disk when this returns."""
     with path.open("ab") as file:
         file.write(json.dumps(asdict(record), allow_nan=False).encode() + b"\n")
         file.flush()
@@ -69,7 +70,7 @@ def append(path: Path, record: EpochRecord) -> None:
 
 
 def keep_until(path: Path, epoch: int) -> None:
-    """Drop the lines of later epochs, and a torn one: the run goes on from this epoch."""
+    """Drop the lines of later epochs and a torn last line, before a run resumes."""
     if not path.exists():
         return
     kept = [line for line in path.read_bytes().splitlines() if _epoch(line) <= epoch]
@@ -77,7 +78,11 @@ def keep_until(path: Path, epoch: int) -> None:
 
 
 def read(path: Path) -> list[EpochRecord]:
-    """All records of a run, from ``epochs.jsonl`` or its compressed copy."""
+    """All records of a run, from ``epochs.jsonl`` or its compressed copy.
+
+    Fields of later versions are ignored. Fields that an earlier version did not write have their
+    defaults.
+    """
     packed = path.with_name(path.name + ".gz")
     if not path.exists() and not packed.exists():
         raise UserError(f"no records in {path.parent}: is it the folder of a run?")
@@ -90,10 +95,11 @@ def read(path: Path) -> list[EpochRecord]:
 
 
 def _epoch(line: bytes) -> float:
+    """The epoch of a line, or infinity if the line is torn."""
     try:
         return int(json.loads(line)["epoch"])
     except (ValueError, KeyError, TypeError):
-        return float("inf")  # a torn line: no epoch
+        return float("inf")
 
 
 def _record(values: dict[str, Any]) -> EpochRecord:

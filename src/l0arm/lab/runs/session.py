@@ -1,8 +1,14 @@
-"""The state of a run between two steps: all of it goes into a checkpoint."""
+"""The state of a run between two steps: created, saved as a checkpoint, restored, interrupted."""
 
 from __future__ import annotations
 
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from types import FrameType
 from typing import Any
 
 import torch
@@ -11,17 +17,19 @@ from torch.amp import GradScaler
 
 from l0arm.distributed import Team
 from l0arm.lab.data import Dataset
+from l0arm.lab.errors import Interrupted, UserError
 from l0arm.lab.recipes.recipe import Recipe
 from l0arm.lab.runs.building import Trainee, build_optimizer, build_trainee
+from l0arm.lab.runs.checkpoint import newest_checkpoint, save_checkpoint
 from l0arm.lab.runs.device import random_state, scaler_of, set_random_state
-from l0arm.lab.runs.errors import UserError
+from l0arm.lab.runs.folder import RunFolder
 
 ALONE = Team()
 
 
 @dataclass
 class Tally:
-    """Sums over the steps of the present epoch."""
+    """Sums over the steps of the current epoch."""
 
     images: int = 0
     loss: float = 0.0
@@ -33,25 +41,25 @@ class Tally:
 
 @dataclass
 class Session:
-    """What training changes."""
+    """Everything that training changes."""
 
     trainee: Trainee
     optimizer: torch.optim.Optimizer
     epoch: int = 0  # epochs done
-    step: int = 0  # steps done in the present epoch
+    step: int = 0  # steps done in the current epoch
     steps: int = 0  # steps done in the run
-    stage: int = -1  # the stage of the method that was entered last
+    stage: int = -1  # the last stage of the method that was entered
     tally: Tally = field(default_factory=Tally)
     scaler: GradScaler = field(default_factory=lambda: GradScaler(enabled=False))
 
     @property
     def device(self) -> torch.device:
-        """Where the network is."""
+        """The device of the network."""
         weight: Tensor = self.optimizer.param_groups[0]["params"][0]
         return weight.device
 
     def state(self, team: Team = ALONE) -> dict[str, Any]:
-        """Everything that the next step depends on; of several processes, a row for each."""
+        """Everything the next step depends on. Of several processes, all random states."""
         random = random_state(self.device)
         scaler = {"scaler": self.scaler.state_dict()} if self.scaler.is_enabled() else {}
         return scaler | {
@@ -66,7 +74,7 @@ class Session:
         }
 
     def restore(self, state: dict[str, Any], rank: int = 0) -> None:
-        """Go back to a state, or refuse one of another network."""
+        """Load a state, or refuse the state of another network."""
         missing = self.state().keys() - state.keys()
         if missing:
             raise UserError(
@@ -87,13 +95,13 @@ class Session:
 
 
 def random_rows(state: dict[str, Any]) -> Tensor:
-    """The state of the random numbers of each process of a run."""
+    """The random state of each process of a run, one per row."""
     rows: Tensor = state["generator"]
     return rows if rows.dim() == 2 else rows[None]
 
 
 def new_session(recipe: Recipe, data: Dataset) -> Session:
-    """The start of a run, where its data are: everything random comes from the recipe's seeds."""
+    """The start of a run, on the device of its data. All randomness comes from the seeds."""
     seed, init_seed = recipe.training.seed, recipe.training.init_seed
     torch.manual_seed(seed if init_seed is None else init_seed)
     trainee = build_trainee(recipe, data)
@@ -102,3 +110,117 @@ def new_session(recipe: Recipe, data: Dataset) -> Session:
     optimizer = build_optimizer(recipe, trainee)
     scaler = scaler_of(recipe.training, data.train_images.device)
     return Session(trainee, optimizer, scaler=scaler)
+
+
+def restored_session(folder: RunFolder, data: Dataset) -> Session:
+    """The newest intact checkpoint of a run, for data prepared as its recipe says."""
+    session = new_session(folder.recipe(), data)
+    state, damaged = newest_checkpoint(folder.checkpoints)
+    if state is None:
+        why = damaged[0] if damaged else "there is none"
+        raise UserError(f"no checkpoint to load in {folder.path}: {why}")
+    session.restore(state)
+    return session
+
+
+@dataclass
+class Stop:
+    """Whether the user asked the run to stop."""
+
+    requested: bool = False
+
+
+@contextmanager
+def stoppable() -> Iterator[Stop]:
+    """Graceful shutdown on Ctrl-C and SIGTERM.
+
+    The first signal sets ``requested``, so that the loop finishes the current step, saves and
+    exits. A second signal raises KeyboardInterrupt at once.
+    """
+    stop = Stop()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop  # only the main thread may handle signals
+        return
+
+    def request(number: int, frame: FrameType | None) -> None:
+        if stop.requested:
+            raise KeyboardInterrupt
+        stop.requested = True
+
+    before = {s: signal.signal(s, request) for s in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@dataclass
+class Checkpointing:
+    """Saves a run every ``seconds`` and when it is stopped. All processes save together."""
+
+    folder: RunFolder
+    team: Team
+    stop: Stop
+    seconds: float
+    saved_at: float = field(default_factory=time.monotonic)
+    saved_epoch: int | None = None
+
+    def resume(self, session: Session) -> list[str] | None:
+        """Restore the newest intact checkpoint.
+
+        Returns:
+            A message for each damaged checkpoint that was skipped, or None without a checkpoint.
+        """
+        state, damaged = newest_checkpoint(self.folder.checkpoints)
+        if state is None and damaged:
+            raise UserError(f"no sound checkpoint: {damaged[0]}; start in a new folder")
+        if state is not None:
+            self._check_processes(len(random_rows(state)))
+            session.restore(state, self.team.rank)
+            self.saved_epoch = session.epoch
+        self._check_steps(session.steps)
+        return None if state is None else damaged
+
+    def _check_processes(self, saved: int) -> None:
+        if saved != self.team.size:
+            raise UserError(
+                f"the run in {self.folder.path} is one of {saved} process(es), not of "
+                f"{self.team.size}; resume it with as many (torchrun --nproc-per-node {saved}), or "
+                "start in a new folder"
+            )
+
+    def _check_steps(self, steps: int) -> None:
+        """Processes on machines with different disks would find different checkpoints."""
+        found = self.team.texts(str(steps)) if self.team.size > 1 else []
+        if len(set(found)) > 1:
+            raise UserError(
+                f"the processes find checkpoints after {', '.join(found)} steps in "
+                f"{self.folder.path}; it must be one folder that all of them can read"
+            )
+
+    def due(self, factor: float = 1) -> bool:
+        """Whether ``factor`` times the interval has passed since the last checkpoint."""
+        return time.monotonic() - self.saved_at >= self.seconds * factor
+
+    def save(self, session: Session, *, due: bool) -> None:
+        """Save if it is due in the first process, or if any process was asked to stop.
+
+        Raises:
+            Interrupted: A process was asked to stop. The run is saved.
+        """
+        due, stop = due and self.team.first, self.stop.requested
+        save, end = (n > 0 for n in self.team.sum([due or stop, stop]))
+        if save:
+            state = session.state(self.team)
+            if self.team.first:
+                save_checkpoint(self.folder.checkpoints, session.steps, state)
+            self.saved_at, self.saved_epoch = time.monotonic(), session.epoch
+        if end:
+            raise Interrupted(self.message())
+
+    def message(self) -> str:
+        """Where the run can be resumed."""
+        if self.saved_epoch is None:
+            return f"nothing was saved in {self.folder.path} yet"
+        return f"saved after epoch {self.saved_epoch} in {self.folder.path}; go on with --resume"

@@ -1,22 +1,30 @@
-"""The network of a run, as its newest checkpoint left it."""
+"""The network of a run after training: measured, compacted, deployed, swept over thresholds."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from pydantic import ValidationError
+from torch import Tensor, nn
 
-from l0arm.gating import Gated
+from l0arm.compaction import inspect_saved, load
+from l0arm.costs import count_flops
+from l0arm.gating import EmptyGroupWarning, Gated
 from l0arm.lab.data import Dataset, Preprocess
-from l0arm.lab.runs.checkpoint import newest_checkpoint
-from l0arm.lab.runs.errors import UserError
+from l0arm.lab.errors import UserError
+from l0arm.lab.recipes.recipe import ModelSpec, Recipe
+from l0arm.lab.runs.building import build_model, network_for, prepared, preprocess_of
 from l0arm.lab.runs.folder import RunFolder
 from l0arm.lab.runs.measuring import evaluate
-from l0arm.lab.runs.preparation import prepared, preprocess_of
-from l0arm.lab.runs.session import Session, new_session
+from l0arm.lab.runs.session import Session, restored_session
 from l0arm.metrics import architecture, prune_rate
+
+EXAMPLES = 8  # inputs of a deployment
 
 
 @dataclass(frozen=True)
@@ -34,11 +42,11 @@ class Trained:
         return self.session.trainee
 
     def compact(self) -> nn.Module:
-        """The plain, small network."""
+        """The small network without gates, in eval mode."""
         return self.gated().compact().eval()
 
     def measured(self) -> dict[str, Any]:
-        """Accuracy as it is and, with gates, compacted; and how far the two differ."""
+        """The accuracy of the network and of its compacted form, and how far they differ."""
         trainee = self.session.trainee
         test = (self.data.test_images, self.data.test_labels, self.preprocess)
         facts: dict[str, Any] = {
@@ -65,17 +73,133 @@ class Trained:
 
 
 def trained_network(folder: RunFolder, data: Dataset) -> Trained:
-    """Load the newest sound checkpoint of a run."""
+    """Load the newest intact checkpoint of a run."""
     data = prepared(data, folder.recipe().data)
-    return Trained(restored(folder, data), data, preprocess_of(data))
+    return Trained(restored_session(folder, data), data, preprocess_of(data))
 
 
-def restored(folder: RunFolder, data: Dataset) -> Session:
-    """A run as its newest sound checkpoint left it, on data as its recipe uses them."""
-    session = new_session(folder.recipe(), data)
-    state, damaged = newest_checkpoint(folder.checkpoints)
-    if state is None:
-        why = damaged[0] if damaged else "there is none"
-        raise UserError(f"no checkpoint to load in {folder.path}: {why}")
-    session.restore(state)
-    return session
+@dataclass(frozen=True)
+class Deployment:
+    """What is exported or benchmarked: the dense network, its compacted form, example inputs."""
+
+    dense: nn.Module
+    compact: nn.Module
+    example: Tensor
+    trained: Trained | None = None  # only of a run, whose accuracy can be measured
+
+    def accuracy(self, call: Callable[[Tensor], Tensor]) -> float | None:
+        """The test accuracy in percent, for 1,000 images at a time."""
+        if self.trained is None:
+            return None
+        images, labels = self.trained.data.test_images, self.trained.data.test_labels
+        right = 0
+        with torch.no_grad():
+            for start in range(0, len(images), 1000):
+                logits = call(self.trained.preprocess(images[start : start + 1000]))
+                right += int((logits.argmax(1) == labels[start : start + 1000]).sum())
+        return 100.0 * right / len(images)
+
+
+def deployment_of_run(folder: RunFolder, data: Dataset) -> Deployment:
+    """The network in the newest checkpoint of a run."""
+    trained = trained_network(folder, data)
+    dense = build_model(folder.recipe().model, trained.data).eval()
+    example = trained.preprocess(trained.data.test_images[:EXAMPLES])
+    return Deployment(dense, trained.compact(), example, trained)
+
+
+def deployment_of_saved(
+    path: Path, factory: Callable[[], nn.Module] | None, size: Sequence[int] | None
+) -> Deployment:
+    """A saved network.
+
+    Args:
+        path: The folder of the saved network.
+        factory: Makes the original network.
+        size: The size of one input, without the batch dimension. Both can be None for networks
+            that ``l0arm compact`` wrote, which contain ``network_record``.
+    """
+    network = inspect_saved(path).metrics.get("network")
+    if factory is None or size is None:
+        recorded, image = _from_record(network, path)
+        factory, size = factory or recorded, size or image
+    torch.manual_seed(0)
+    return Deployment(factory().eval(), load(path, factory), torch.rand(EXAMPLES, *size))
+
+
+def network_record(recipe: Recipe, data: Dataset) -> dict[str, Any]:
+    """What ``deployment_of_saved`` needs to build the original network."""
+    image = list(data.train_images.shape[1:])
+    return {"model": recipe.model.model_dump(), "image": image, "classes": data.classes}
+
+
+def _from_record(network: Any, path: Path) -> tuple[Callable[[], nn.Module], list[int]]:
+    try:
+        spec = ModelSpec.model_validate(network["model"])
+        image, classes = [int(n) for n in network["image"]], int(network["classes"])
+        if len(image) != 3 or not all(0 < n <= 4096 for n in (*image, classes)):
+            raise ValueError(image)
+    except (TypeError, KeyError, ValueError, ValidationError):
+        raise UserError(
+            f"{path} does not say how to build its original model; name it with "
+            "--model package.module:factory and the size of one input with --input 3,32,32"
+        ) from None
+    return lambda: network_for(spec, image, classes, "the saved network has"), image
+
+
+@dataclass(frozen=True)
+class SweepPoint:
+    """The compacted network at one threshold tau (Eq. 14)."""
+
+    threshold: float
+    widths: tuple[int, ...]  # units left in each group
+    parameters: int
+    macs: int  # for one input
+    accuracy: float
+    pareto: bool = False
+
+
+def sweep(trained: Trained, gated: Gated, thresholds: Sequence[float]) -> list[SweepPoint]:
+    """Compact a run at each threshold. The threshold of the gates is restored afterwards."""
+    before = gated.threshold
+    try:
+        with warnings.catch_warnings():  # the widths show which groups are empty
+            warnings.simplefilter("ignore", EmptyGroupWarning)
+            return with_pareto([_point(trained, gated, tau) for tau in thresholds])
+    finally:
+        gated.threshold = before
+
+
+def _point(trained: Trained, gated: Gated, tau: float) -> SweepPoint:
+    gated.threshold = tau
+    small = trained.compact()
+    test = (trained.data.test_images, trained.data.test_labels, trained.preprocess)
+    is_open = gated.per_group(gated.deterministic() != 0)
+    return SweepPoint(
+        threshold=tau,
+        widths=tuple(int(part.sum()) for part in is_open.values()),
+        parameters=parameter_count(small),
+        macs=count_flops(small, trained.preprocess(trained.data.test_images[:1])) // 2,
+        accuracy=evaluate(small, *test)[1],
+    )
+
+
+def parameter_count(model: nn.Module) -> int:
+    """The number of all parameters, including biases."""
+    return sum(p.numel() for p in model.parameters())
+
+
+def with_pareto(points: Sequence[SweepPoint]) -> list[SweepPoint]:
+    """Mark the points that no other point dominates in accuracy and MACs.
+
+    >>> cheap = SweepPoint(0.9, (1,), 10, 10, 90.0)
+    >>> good = replace(cheap, macs=20, accuracy=95.0)
+    >>> [p.pareto for p in with_pareto([cheap, good, replace(good, accuracy=94.0)])]
+    [True, True, False]
+    """
+    return [replace(p, pareto=not any(_dominates(q, p) for q in points)) for p in points]
+
+
+def _dominates(one: SweepPoint, other: SweepPoint) -> bool:
+    as_good = one.accuracy >= other.accuracy and one.macs <= other.macs
+    return as_good and (one.accuracy > other.accuracy or one.macs < other.macs)

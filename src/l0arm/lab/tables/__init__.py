@@ -1,1 +1,1 @@
-"""Tables of results, from the records of runs."""
+"""Tables of results, made from the records of runs."""

@@ -1,4 +1,4 @@
-"""What ``l0arm bench RUN`` wrote, read back and checked."""
+"""The file that ``l0arm bench RUN`` writes, read back and validated."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Annotated, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from l0arm.lab.runs.errors import UserError
+from l0arm.lab.errors import UserError
 
 Milliseconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=0)]
 
 
 class SpreadRecord(BaseModel):
-    """The median over the rounds, between the smallest and the largest."""
+    """The median over the rounds, with the smallest and the largest."""
 
     median: Milliseconds
     low: Milliseconds
@@ -36,7 +36,7 @@ class TimedRecord(BaseModel):
 
 
 class FormRecord(BaseModel):
-    """One form of the network; its other figures are not drawn."""
+    """One form of the network. Its other figures are not drawn."""
 
     model_config = ConfigDict(extra="ignore")
     bytes: Count
@@ -58,12 +58,12 @@ class BenchRecord(BaseModel):
 
 
 def bench_file(run: Path) -> Path:
-    """Where ``l0arm bench RUN`` puts its JSON."""
+    """Where ``l0arm bench RUN`` writes its JSON."""
     return run / "bench" / "bench.json"
 
 
 def read_bench(run: Path) -> BenchRecord | None:
-    """The measurement of a run; None if there was none."""
+    """The measurement of a run, or None if there is none."""
     path = bench_file(run)
     if not path.is_file():
         return None

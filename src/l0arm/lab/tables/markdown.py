@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 def grid(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """The lines of a table; a bar inside a cell stays one.
+    """The lines of a Markdown table. Bars inside cells are escaped.
 
     >>> grid(["units", "|w|"], [["3", "0.5"]])
     ['| units | \\\\|w\\\\| |', '| --- | --- |', '| 3 | 0.5 |']

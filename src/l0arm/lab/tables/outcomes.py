@@ -1,4 +1,4 @@
-"""What the seeds of a recipe came to, read from the folders of their runs."""
+"""The results of all seeds of a recipe, read from the folders of their runs."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from l0arm.lab.errors import UserError
 from l0arm.lab.recipes.recipe import Recipe
 from l0arm.lab.runs import records
-from l0arm.lab.runs.errors import UserError
 from l0arm.lab.runs.folder import RunFolder
 
-# Settings that are not part of what a row of a table claims; epochs are told on their own.
-ASIDE = frozenset({"title", "control", "paper", "training.seed", "training.epochs"}) | {
+# Settings in which a run may differ from its recipe. Epochs are reported separately.
+IGNORED = frozenset({"title", "control", "paper", "training.seed", "training.epochs"}) | {
     *("training.device", "training.threads"),  # where it ran
 }
-# Figures that have the same name in a result.
+# Fields with the same name in an Outcome and in result.json.
 SAME = ("prune_rate", "prune_rate_realised", "architecture", "undecided", "seconds_per_epoch")
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """One run: the figures of its last epoch, which is not the last planned while unfinished."""
+    """One run: the figures of its last epoch so far."""
 
     seed: int
     finished: bool
     epochs: int  # done
     planned: int
-    changed: tuple[str, ...] = ()  # settings other than the recipe's, as "method.lam: 0.2, not 0.1"
+    changed: tuple[str, ...] = ()  # differences from the recipe, "method.lam: 0.2, not 0.1"
     accuracy: float | None = None
     prune_rate: float | None = None  # percent, as the paper counts
     prune_rate_realised: float | None = None
@@ -46,19 +46,19 @@ def outcomes(root: Path, recipe: Recipe) -> tuple[Outcome, ...]:
 
 
 def comparable(runs: Sequence[Outcome]) -> list[Outcome]:
-    """The finished runs nearest to the recipe: its own settings first, then the most epochs.
+    """The finished runs that are closest to the recipe: same settings first, then most epochs.
 
-    A trial of three epochs must not be averaged with runs of two hundred.
+    A trial run of three epochs must not be averaged with runs of two hundred.
     """
     finished = [run for run in runs if run.finished]
-    nearest = max(((not run.changed, run.epochs) for run in finished), default=None)
-    return [run for run in finished if (not run.changed, run.epochs) == nearest]
+    closest = max(((not run.changed, run.epochs) for run in finished), default=None)
+    return [run for run in finished if (not run.changed, run.epochs) == closest]
 
 
 def median_run(runs: Sequence[Outcome]) -> Outcome | None:
-    """The median run in terms of accuracy, as in the paper; of an even number, the lower middle.
+    """The median run in terms of accuracy, as in the paper. Of an even number, the lower middle.
 
-    A median run, not medians: accuracy, prune rate and architecture belong to one network.
+    This is one run, not a median per column: accuracy, prune rate and architecture belong together.
     """
     ranked = sorted(comparable(runs), key=lambda run: (run.accuracy or 0.0, run.seed))
     return ranked[(len(ranked) - 1) // 2] if ranked else None
@@ -90,7 +90,7 @@ def _outcome(path: Path, seed: int, recipe: Recipe) -> Outcome:
 
 
 def _settings(folder: RunFolder) -> dict[str, Any]:
-    """The recipe as written: plain values, since a run may be older than a field of today."""
+    """The recipe as plain values, since a run may be older than some fields of a recipe."""
     try:
         settings: dict[str, Any] = json.loads(folder.recipe_file.read_text(encoding="utf-8"))
         _ = settings["training"]["seed"], settings["training"]["epochs"]
@@ -100,13 +100,13 @@ def _settings(folder: RunFolder) -> dict[str, Any]:
 
 
 def _changes(written: dict[str, Any], recipe: dict[str, Any], prefix: str = "") -> Iterator[str]:
-    """What differs in the fields that both know."""
-    for key in (key for key in recipe if key in written and f"{prefix}{key}" not in ASIDE):
-        path, came, expected = f"{prefix}{key}", written[key], recipe[key]
-        if isinstance(expected, dict) and isinstance(came, dict) and path != "method.options":
-            yield from _changes(came, expected, f"{path}.")
-        elif came != expected:
-            yield f"{path}: {came}, not {expected}"
+    """The differences in the fields that both have."""
+    for key in (key for key in recipe if key in written and f"{prefix}{key}" not in IGNORED):
+        path, actual, expected = f"{prefix}{key}", written[key], recipe[key]
+        if isinstance(expected, dict) and isinstance(actual, dict) and path != "method.options":
+            yield from _changes(actual, expected, f"{path}.")
+        elif actual != expected:
+            yield f"{path}: {actual}, not {expected}"
 
 
 def _result(folder: RunFolder) -> dict[str, Any]:

@@ -1,7 +1,6 @@
-"""Which units runs keep, and whether two runs keep more of the same ones than chance would.
+"""Which units a run keeps, and whether two runs share more of them than by chance.
 
-Units can only be told apart across runs that start from the same weights (training.init_seed): the
-filters of another start are other filters.
+Units can only be compared between runs that start from the same weights (training.init_seed).
 """
 
 from __future__ import annotations
@@ -10,8 +9,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from l0arm.lab.errors import UserError
 from l0arm.lab.runs import records
-from l0arm.lab.runs.errors import UserError
 from l0arm.lab.runs.folder import RunFolder
 
 Survivors = Mapping[str, frozenset[int]]
@@ -19,26 +18,27 @@ Survivors = Mapping[str, frozenset[int]]
 
 @dataclass(frozen=True)
 class Overlap:
-    """How many units two runs both keep, beside what two choices of these sizes have in common.
+    """How many units two runs both keep, and how many two random choices would share.
 
-    Chance draws each group's units anew, all choices of as many units equally likely: the count in
-    common is hypergeometric, and groups are independent.
+    The random choices keep as many units of each group as the runs do, all subsets equally likely.
+    The count in common is hypergeometric, and the groups are independent.
     """
 
     common: int
     by_chance: float
-    deviation: float  # the standard deviation of what chance gives
+    deviation: float  # standard deviation of the count by chance
 
     @property
     def sigmas(self) -> float:
-        """How far from chance, in standard deviations; 0 where chance has no choice."""
+        """The distance from chance in standard deviations, 0 if the deviation is 0."""
         return (self.common - self.by_chance) / self.deviation if self.deviation else 0.0
 
 
 def survivors(folder: RunFolder) -> Survivors:
     """The units that a finished run keeps, by group.
 
-    The records tell how many; within a group the likeliest gates are the open ones.
+    The records say how many units are open. Within a group these are the gates with the largest
+    probability.
     """
     if not folder.finished:
         raise UserError(f"the run in {folder.path} is not finished; resume it")
@@ -47,7 +47,7 @@ def survivors(folder: RunFolder) -> Survivors:
 
 
 def open_counts(folder: RunFolder) -> Mapping[str, int]:
-    """How many units of each group a finished run keeps, as its last record says."""
+    """How many units of each group a finished run keeps, from its last record."""
     found = records.read(folder.records)
     if not found:
         raise UserError(f"the run in {folder.path} is finished, but has no records")

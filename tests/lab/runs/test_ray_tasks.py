@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 from tests.helpers.quick_jobs import job
 
+from l0arm.lab.errors import UserError
 from l0arm.lab.runs import campaign as campaigns
+from l0arm.lab.runs import ray_worker
 from l0arm.lab.runs.campaign import Campaign, Job
-from l0arm.lab.runs.errors import UserError
-from l0arm.lab.runs.executors import Executor, LocalProcesses, Work, ray_worker
-from l0arm.lab.runs.executors.ray_tasks import RayTask, ray_tasks
+from l0arm.lab.runs.executors import Executor, LocalProcesses, Work
+from l0arm.lab.runs.ray_tasks import RayTask, ray_tasks
 from l0arm.lab.runs.records import read
 
 ray = pytest.importorskip("ray", reason="needs pip install 'l0arm[ray]'")
@@ -130,7 +131,8 @@ def test_more_cores_than_a_machine_has_are_refused(executor: Executor, tmp_path:
 CONNECTING = """
 import sys, time
 from pathlib import Path
-from l0arm.lab.runs.executors import Work, executor_named
+from l0arm.lab.runs.campaign import executor_named
+from l0arm.lab.runs.executors import Work
 
 with executor_named("ray", sys.argv[1]) as executor:
     handle = executor.start(Work(("recipes",), Path(sys.argv[2])))

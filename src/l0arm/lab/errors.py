@@ -1,4 +1,4 @@
-"""Errors that a person can mend: one line that names the way out."""
+"""Errors that the command line shows as one line, with a way out."""
 
 from __future__ import annotations
 
@@ -7,15 +7,19 @@ from collections.abc import Iterable
 
 
 class UserError(Exception):
-    """Something asked for cannot be done as asked; nothing was changed (exit code 2)."""
+    """The input or the settings cannot be used. Nothing was changed (exit code 2)."""
 
 
 class RunFailed(Exception):
-    """A run came to an end that is not its own; what was saved is still there (exit code 1)."""
+    """A run ended before its last epoch. What was saved is still there (exit code 1)."""
+
+
+class Interrupted(Exception):
+    """The user stopped a run. It is saved and can be resumed (exit code 130)."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """A hint at what was meant: the nearest names, or all of them.
+    """A hint for an unknown name: the closest known names, or all of them.
 
     >>> nearest("lent5", ["mlp", "lenet5"])
     "did you mean 'lenet5'?"

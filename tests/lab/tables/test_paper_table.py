@@ -7,18 +7,23 @@ from typing import Any
 
 import pytest
 
+from l0arm.lab.errors import UserError
+from l0arm.lab.recipes.paper import table_recipes
 from l0arm.lab.recipes.recipe import load_recipe
-from l0arm.lab.runs.errors import UserError
-from l0arm.lab.tables.table_text import (
-    HEADER,
-    SEEDS_HEADER,
+from l0arm.lab.tables.paper_table import (
+    COLUMNS,
+    SEED_COLUMNS,
+    Row,
+    Table,
     cells,
     missing,
+    paper_table,
+    table2,
+    table3,
     to_json,
     to_markdown,
     write_table,
 )
-from l0arm.lab.tables.tables import Row, Table, paper_table, table2, table3, table_recipes
 
 Finish = Callable[..., None]
 
@@ -101,7 +106,7 @@ def test_a_row_is_its_median_run_with_the_control_beside(tmp_path: Path, finish:
     finish("mlp-l0-arm-control", 0, 97.5, prune_rate=12.25)
     lines = grids(to_markdown(table2(tmp_path)))["MLP 784-300-100"]
     (line,) = [line for line in lines if line[0] == "L0-ARM (λ = 0.1/N)"]
-    assert dict(zip(HEADER, line, strict=True)) == {
+    assert dict(zip(COLUMNS, line, strict=True)) == {
         "method": "L0-ARM (λ = 0.1/N)",
         "paper: architecture": "143-153-78",
         "paper: prune rate %": "87.00",
@@ -125,7 +130,7 @@ def test_all_seeds_are_listed(tmp_path: Path, finish: Finish) -> None:
     finish("mlp-l0-arm", 0, 98.4)
     finish("mlp-l0-arm", 7, 98.1)
     lines = grids(to_markdown(table2(tmp_path)))["All seeds"]
-    assert [dict(zip(SEEDS_HEADER, line, strict=True))["seed"] for line in lines] == ["0", "7"]
+    assert [dict(zip(SEED_COLUMNS, line, strict=True))["seed"] for line in lines] == ["0", "7"]
     assert lines[1] == [
         "mlp-l0-arm", "7", "200", "7-2-3", "87.00", "77.00", "98.10", "12.50", "7.50",
     ]  # fmt: skip

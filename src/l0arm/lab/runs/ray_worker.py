@@ -1,7 +1,7 @@
-"""What a Ray worker does for a run: start the command, watch it, pass on the wish to stop.
+"""What a Ray worker does for a run: start the command, watch it, pass on a request to stop.
 
-This file is sent to the workers by value and uses the standard library alone, so that a worker does
-not load torch only to start a process.
+This file is sent to the workers by value. It uses only the standard library, so that a worker does
+not import torch in order to start a process.
 """
 
 from __future__ import annotations
@@ -20,25 +20,31 @@ PATIENCE_SECONDS = 10.0  # network file systems show new files late
 
 
 def train(arguments: Sequence[str], log: str, token: str) -> tuple[int, str]:
-    """Run ``python -m l0arm`` with these arguments; its exit code, and what the log cannot tell.
+    """Run ``python -m l0arm`` with these arguments.
 
-    ``token`` is a file that the campaign made a moment ago: if it is not here, then the folder of
-    the runs is not the campaign's folder, and nothing is started.
+    Args:
+        arguments: The command line.
+        log: The file to which the output is appended.
+        token: A file that the campaign has just created. If it does not appear on this machine, the
+            folder of the runs is not shared, and nothing is started.
+
+    Returns:
+        The exit code, and a reason that the log cannot contain.
     """
     if not _appears(Path(token)):
         return 1, (
             f"{platform.node()} does not see the folder {Path(log).parent} of this campaign; "
             "all machines of a cluster must share the folder of the runs: name one with --runs"
         )
-    asked = []
+    requests: list[bool] = []
     before = signal.getsignal(signal.SIGINT)
-    # ray.cancel interrupts the main thread; as a note, not as an exception in the wrong place
-    signal.signal(signal.SIGINT, lambda *_: asked.append(True))
+    # ray.cancel interrupts the main thread. An exception could be raised anywhere, a flag cannot.
+    signal.signal(signal.SIGINT, lambda *_: requests.append(True))
     try:
         with Path(log).open("ab") as file:
             command = [sys.executable, "-m", "l0arm", *arguments]
             process = subprocess.Popen(command, stdout=file, stderr=file, process_group=0)
-        return _watched(process, lambda: bool(asked)), ""
+        return _watched(process, lambda: bool(requests)), ""
     finally:
         signal.signal(signal.SIGINT, before)
 
@@ -52,12 +58,12 @@ def _appears(path: Path) -> bool:
     return True
 
 
-def _watched(process: subprocess.Popen[Any], asked: Callable[[], bool]) -> int:
-    """The exit code of the process, which is told once if an end is asked for."""
-    told = False
+def _watched(process: subprocess.Popen[Any], stop_requested: Callable[[], bool]) -> int:
+    """Wait for the exit code. The process is terminated once when a stop is requested."""
+    terminated = False
     while process.poll() is None:
-        if asked() and not told:
+        if stop_requested() and not terminated:
             process.terminate()
-            told = True
+            terminated = True
         time.sleep(POLL_SECONDS)
     return int(process.returncode)

@@ -1,13 +1,31 @@
-"""Executors by name, and what is told when one cannot be had."""
+"""Executors: chosen by name, and processes of this machine."""
 
+import os
 import socket
 import sys
+from pathlib import Path
 
 import pytest
 
-from l0arm.lab.runs.errors import UserError
-from l0arm.lab.runs.executors import LocalProcesses, executor_named
-from l0arm.lab.runs.executors.ray_tasks import _connect
+from l0arm.lab.errors import UserError
+from l0arm.lab.runs.campaign import executor_named
+from l0arm.lab.runs.executors import End, LocalProcesses, Work
+from l0arm.lab.runs.ray_tasks import _connect
+
+
+def test_a_process_has_a_group_of_its_own_and_ends_with_its_code(tmp_path: Path) -> None:
+    log = tmp_path / "run.log"
+    log.write_text("before\n")
+    handle = LocalProcesses().start(Work(("train", "no-such-recipe"), log))
+    assert handle.poll() is None
+    assert os.getpgid(handle.process.pid) == handle.process.pid != os.getpgrp()
+    handle.wait()
+    assert handle.poll() == End(2)
+    assert log.read_text().startswith("before\nerror: no recipe 'no-such-recipe'")
+
+
+def test_as_many_at_a_time_as_there_are_cores() -> None:
+    assert LocalProcesses().slots() == os.cpu_count()
 
 
 def test_the_local_one() -> None:

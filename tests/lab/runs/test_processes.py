@@ -15,12 +15,12 @@ from torch.testing import assert_close
 
 from l0arm.distributed import Team
 from l0arm.lab.data import Dataset
+from l0arm.lab.errors import UserError
 from l0arm.lab.recipes.recipe import load_recipe
 from l0arm.lab.runs.checkpoint import newest_checkpoint
-from l0arm.lab.runs.errors import UserError
 from l0arm.lab.runs.folder import RunFolder
+from l0arm.lab.runs.processes import own_seed, share_of
 from l0arm.lab.runs.records import read
-from l0arm.lab.runs.together import own_seed, share_of
 from l0arm.lab.runs.training import train
 
 # The last batch of an epoch has one image: one process is left without any.

@@ -1,4 +1,4 @@
-"""Runs as tasks of Ray, on a cluster or on this machine."""
+"""An executor that runs a campaign as Ray tasks, on a cluster or on this machine."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from l0arm.lab.runs.errors import UserError
-from l0arm.lab.runs.executors import ray_worker
-from l0arm.lab.runs.executors.protocol import End, Work
+from l0arm.lab.errors import UserError
+from l0arm.lab.runs import ray_worker
+from l0arm.lab.runs.executors import End, Work
 
 REACH_SECONDS = 10.0
 
@@ -31,7 +31,7 @@ class RayTask:
         return self._end() if ended else None
 
     def stop(self) -> None:
-        # The worker takes it as a wish (ray_worker.py); a task that still waits never begins.
+        # The worker asks the run to save and exit (ray_worker.py). A waiting task never begins.
         self.ray.cancel(self.reference, force=False)
 
     def wait(self) -> None:
@@ -43,13 +43,13 @@ class RayTask:
         try:
             return End(*self.ray.get(self.reference))
         except self.ray.exceptions.RayError as error:
-            what = " ".join(str(error).split()) or "no message"
-            return End(1, f"Ray lost the task: {type(error).__name__}: {what}")
+            message = " ".join(str(error).split()) or "no message"
+            return End(1, f"Ray lost the task: {type(error).__name__}: {message}")
 
 
 @dataclass(frozen=True)
 class RayTasks:
-    """An executor on the cluster that ``ray`` is connected to."""
+    """An executor on the cluster to which ``ray`` is connected."""
 
     ray: Any
     remote: Any
@@ -65,7 +65,7 @@ class RayTasks:
         return RayTask(self.ray, task.remote(work.arguments, str(work.log), str(token)), token)
 
     def _check_cores(self, threads: int) -> None:
-        """Ray would wait for ever for a machine that is larger than all."""
+        """Ray waits forever for a machine with more cores than any has."""
         alive = [node["Resources"] for node in self.ray.nodes() if node["Alive"]]
         largest = int(max((found.get("CPU", 0) for found in alive), default=0))
         if threads > largest:
@@ -79,9 +79,14 @@ class RayTasks:
 def ray_tasks(address: str | None = None) -> Iterator[RayTasks]:
     """Connect to the cluster at ``address`` or $RAY_ADDRESS, or start one on this machine.
 
-    A connection that was there before is used and left as it was.
+    An existing connection is used and stays open.
     """
-    ray = _ray()
+    try:
+        import ray
+    except ImportError:
+        raise UserError(
+            "Ray is not installed; pip install 'l0arm[ray]', or leave out --executor ray"
+        ) from None
     ours = not ray.is_initialized()
     if ours:
         _connect(ray, address or os.environ.get("RAY_ADDRESS") or "local")
@@ -94,31 +99,21 @@ def ray_tasks(address: str | None = None) -> Iterator[RayTasks]:
             ray.shutdown()
 
 
-def _ray() -> Any:
-    try:
-        import ray
-    except ImportError:
-        raise UserError(
-            "Ray is not installed; pip install 'l0arm[ray]', or leave out --executor ray"
-        ) from None
-    return ray
-
-
-def _reach(address: str) -> None:
-    """Raise OSError if nothing listens at host:port; Ray itself would try for many minutes."""
-    host, colon, port = address.removeprefix("ray://").rpartition(":")
-    if colon and port.isdigit():
-        with socket.create_connection((host.strip("[]"), int(port)), REACH_SECONDS):
-            pass
-
-
 def _connect(ray: Any, address: str) -> None:
     own = {"include_dashboard": False} if address == "local" else {}
     try:
-        _reach(address)
+        _check_listening(address)
         ray.init(address=address, log_to_driver=False, logging_level="ERROR", **own)
     except (OSError, ValueError, RuntimeError) as error:
         raise UserError(
             f"no Ray cluster at '{address}' ({' '.join(str(error).split())}); start one with "
             "`ray start --head`, or leave out --ray-address and RAY_ADDRESS for one of this machine"
         ) from None
+
+
+def _check_listening(address: str) -> None:
+    """Raise OSError if nothing listens at host:port. Ray itself would retry for many minutes."""
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if colon and port.isdigit():
+        with socket.create_connection((host.strip("[]"), int(port)), REACH_SECONDS):
+            pass

@@ -1,12 +1,11 @@
-"""A run in several processes: what they agree on, who does what, and each one's share."""
+"""A run in several processes: they check that they agree, and share minibatches and gradients."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,16 +16,16 @@ from l0arm.distributed import Team, WholeLoss
 from l0arm.distributed.loss import Closure, Draws
 from l0arm.gating import Loss
 from l0arm.lab.data import Dataset
+from l0arm.lab.errors import UserError
 from l0arm.lab.recipes.recipe import Recipe
 from l0arm.lab.runs.building import Trainee
-from l0arm.lab.runs.errors import UserError
 from l0arm.lab.runs.folder import flat
 
-Objective = Callable[[Closure, float, torch.Generator | None], Loss]
+StepLoss = Callable[[Closure, float, torch.Generator | None], Loss]
 
 
 def check_same_run(team: Team, recipe: Recipe, data: Dataset) -> None:
-    """Refuse processes with different recipes, code or data, naming the first difference."""
+    """Refuse processes with different recipes, code or data, and name the first difference."""
     if team.size == 1:
         return
     code = sorted(Path(l0arm.__file__).parent.rglob("*.py"))
@@ -37,25 +36,26 @@ def check_same_run(team: Team, recipe: Recipe, data: Dataset) -> None:
         "training images": len(data.train_labels),
         "labels": _digest([data.train_labels.numpy().tobytes()]),
     }
-    said = [json.loads(text) for text in team.texts(json.dumps(facts))]
-    for rank, other in enumerate(said):
-        for key in sorted(said[0].keys() | other.keys()):
-            if said[0].get(key) != other.get(key):
+    everyone = [json.loads(text) for text in team.texts(json.dumps(facts))]
+    for rank, other in enumerate(everyone):
+        for key in sorted(everyone[0].keys() | other.keys()):
+            mine, theirs = everyone[0].get(key), other.get(key)
+            if mine != theirs:
                 raise UserError(
                     f"process {rank} was started with another run than process 0: {key} is "
-                    f"{other.get(key)!r}, not {said[0].get(key)!r}; start all with the same command"
+                    f"{theirs!r}, not {mine!r}; start all with the same command"
                 )
 
 
-def _digest(parts: Any) -> str:
+def _digest(parts: Iterable[bytes]) -> str:
     digest = hashlib.sha256()
     for part in parts:
         digest.update(part)
     return digest.hexdigest()[:16]
 
 
-def first_does(team: Team, action: Callable[[], object]) -> None:
-    """The first process acts; what is wrong for it is wrong for all."""
+def on_first_process(team: Team, action: Callable[[], object]) -> None:
+    """Run an action in the first process. If it raises UserError, all processes raise it."""
     message = ""
     if team.first:
         try:
@@ -70,8 +70,8 @@ def first_does(team: Team, action: Callable[[], object]) -> None:
 def share_of(batch: Tensor, team: Team) -> tuple[Tensor, int]:
     """This process's part of a minibatch, and how many examples of it count.
 
-    Sizes differ by at most one. A process left without any computes what the others do and counts
-    for nothing, so that all take part in every step.
+    The sizes of the parts differ by at most one. A process without any example computes on the
+    whole batch with a count of 0, because every process has to take part in every step.
 
     >>> [share_of(torch.arange(5), Team(rank, 2)) for rank in (0, 1)]
     [(tensor([0, 2, 4]), 3), (tensor([1, 3]), 2)]
@@ -83,13 +83,13 @@ def share_of(batch: Tensor, team: Team) -> tuple[Tensor, int]:
 
 
 def own_seed(seed: int, *place: int) -> int:
-    """A seed of 63 bits for a process, step or draw of a run; no two places have the same."""
+    """A seed of 63 bits for a process, step or draw of a run, different for each place."""
     text = "/".join(str(part) for part in (seed, *place))
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 
 
-def objective(trainee: Trainee, team: Team, draws: Draws) -> Objective:
-    """The loss of a minibatch, its gradients averaged over the processes."""
+def step_loss(trainee: Trainee, team: Team, draws: Draws) -> StepLoss:
+    """The loss of a minibatch. Its gradients are averaged over the processes."""
     if team.size == 1:
         return lambda closure, weight, generator: trainee.loss(closure)
     assert isinstance(trainee, nn.Module)
@@ -97,11 +97,11 @@ def objective(trainee: Trainee, team: Team, draws: Draws) -> Objective:
 
 
 class _Anchored(WholeLoss):
-    """A loss that DDP sums in the same order at every step, also at the first one after a resume.
+    """A loss whose gradients DDP sums in the same order at every step, also after a resume.
 
-    DDP lays its buckets out anew after the first step, unless told to look for unused parameters;
-    sums over three processes and more would then differ in their last bits. The parameter that
-    nothing uses is there to be found: DDP complains where it looks in vain.
+    After the first step DDP arranges its buckets anew, unless it looks for unused parameters. Sums
+    over three or more processes would then differ in their last bits. DDP warns if it finds no
+    unused parameter, so there is one.
     """
 
     def __init__(self, trainee: nn.Module, draws: Draws) -> None:

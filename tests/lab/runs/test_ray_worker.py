@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from l0arm.lab.runs.executors import ray_worker
+from l0arm.lab.runs import ray_worker
 
 CHILD = """
 import pathlib, signal, sys, time
