@@ -245,7 +245,9 @@ def test_the_validation_is_the_accuracy_on_held_out_images(short: Quick, digits:
     _, held = without_held_out(recipe, data)
     assert held is not None
     session, stages = session_of(recipe, digits)
-    assert stages._validate() == evaluate(session.trainee, *held, preprocess_of(data))[1]
+    assert stages.course is not None
+    assert stages.course.validate is not None
+    assert stages.course.validate() == evaluate(session.trainee, *held, preprocess_of(data))[1]
 
 
 def test_masks_hold_to_the_end_of_a_run(folder: RunFolder, short: Quick, digits: Dataset) -> None:
