@@ -36,27 +36,45 @@ def sparsify(
     generator: torch.Generator | None = None,
     **options: Any,
 ) -> Gated:
-    """Give every unit of ``model`` a stochastic binary gate.
+    """Give every unit of a model a stochastic binary gate.
 
-    ``groups`` says where the gates sit: a list of Group, or a Plan; a model with a ``groups()``
-    method brings its own. With ``example_inputs`` (or ``example_kwargs``) any model is planned;
-    they are kept as ``gated.example``, on which ``compact`` shows that it changed nothing.
-    ``initial`` is the probability that a gate is open at the start, for all groups: near 1, such
-    as 0.95, for a pretrained model.
-    ``budget`` limits the expected size instead of a lambda: "40%" of the parameters, or
-    ``{"flops": "30%"}``, or an amount, ``{"flops": 2e8}``, for the example inputs. With
-    ``{"latency": "50%"}`` or ``{"latency": "0.8 ms"}`` layers are timed on this machine.
-    ``method`` is a Method or its name in METHODS, then with its options (``lam=...``).
-    ``threshold`` is tau of Eq. 14 (1/2 if not given), or that of a method named here that has a
-    threshold of its own.
-    ``sharing`` computes once what both evaluations of a step have in common (the same result).
-    The model is used, not copied: it gets forward hooks, its parameters stay its own. If anything
-    is refused, the model is as it was.
+    The model is used, not copied: it gets forward hooks, and its parameters stay its own. If
+    anything is refused, the model is left as it was.
 
-    >>> from l0arm.models import LeNet5
-    >>> gated = sparsify(LeNet5(), method="l0-arm", lam=0.1 / 60_000)
-    >>> gated.phi.shape
-    torch.Size([1370])
+    Args:
+        model: The network, trained or not.
+        groups: Where the gates sit: groups, or a plan. None: the model's own ``groups()``, or with
+            example inputs a plan made from them.
+        method: A method, or a name in ``METHODS``.
+        example_inputs: Arguments of one call of the model, for planning. They are kept as
+            ``gated.example``, on which ``compact`` shows that it changed nothing.
+        example_kwargs: Keyword arguments of that call.
+        initial: Probability that a gate is open at the start, for all groups. Near 1, such as
+            0.95, for a trained model.
+        budget: A limit on the expected size instead of a lambda: ``"40%"`` of the parameters,
+            ``{"flops": "30%"}``, or an amount, ``{"flops": 2e8}``, for the example inputs. With
+            ``{"latency": "50%"}`` or ``{"latency": "0.8 ms"}`` the layers are timed on this
+            machine.
+        execution: ``"sliced"`` drops closed units, ``"masked"`` zeroes them (the reference).
+        threshold: tau of Eq. 14, 1/2 by default. For a method that has a threshold of its own,
+            given by name: that threshold.
+        sharing: Compute once what both evaluations of a step have in common. Same result.
+        generator: The source of random numbers of phi's start. None: the global one.
+        **options: Options of a method given by name, such as ``lam``.
+
+    Returns:
+        The gated model.
+
+    Raises:
+        ValueError: If the groups or the method do not fit the model, or a name is unknown.
+        TypeError: If an option does not belong to the method.
+        PlanError: If the model cannot be planned.
+
+    Example:
+        >>> from l0arm.models import LeNet5
+        >>> gated = sparsify(LeNet5(), method="l0-arm", lam=0.1 / 60_000)
+        >>> gated.phi.shape
+        torch.Size([1370])
     """
     if isinstance(model, Gated) or any(isinstance(m, Gated) for m in model.modules()):
         raise ValueError(
@@ -91,7 +109,7 @@ def sparsify(
 
 
 def _with(options: Mapping[str, Any], **given: Any) -> dict[str, Any]:
-    """The options, with those that are given."""
+    """The options and those given that are not None."""
     return {**options, **{name: value for name, value in given.items() if value is not None}}
 
 
@@ -101,7 +119,7 @@ def _groups(
     inputs: Sequence[Any] | Any,
     kwargs: Mapping[str, Any] | None,
 ) -> tuple[Sequence[Group], tuple[str, ...]]:
-    """The groups, and the outputs that count (of a plan); the example fits the model."""
+    """The groups, and the outputs that count (of a plan). Checks that the example runs."""
     if isinstance(groups, Group):
         raise TypeError("groups must be a sequence, got a single Group; write groups=[group]")
     example = Example.of(inputs, kwargs)
@@ -126,7 +144,7 @@ def _own(model: nn.Module) -> Sequence[Group]:
 
 
 def _applied(model: nn.Module, planned: Plan) -> Sequence[Group]:
-    """The plan's groups; modules that cannot run with fewer units are exchanged first."""
+    """The plan's groups, after replacing modules that cannot run with fewer units."""
     planned.check(model)
     for name in dict.fromkeys(name for entry in planned.planned for name in entry.replaces):
         exchange(model, name)
@@ -172,7 +190,7 @@ def _named(name: str, options: dict[str, Any]) -> Method:
 
 
 def _accepted(factory: Callable[..., Method]) -> list[str]:
-    """What a method can be called with; further options go to its estimator."""
+    """The names of a method's options. Further ones go to its estimator."""
     parameters = inspect.signature(factory).parameters.values()
     further = inspect.Parameter.VAR_KEYWORD
     return [p.name if p.kind is not further else "those of its estimator" for p in parameters]

@@ -1,4 +1,4 @@
-"""phi, u and the losses are never kept in half precision: in bfloat16, P(u < 0.999) would be 1."""
+"""Precision of phi, u and the losses: float32 at least. In bfloat16, P(u < 0.999) would be 1."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ HALF = (torch.float16, torch.bfloat16)
 
 
 def at_least_float32(x: Tensor) -> Tensor:
-    """Half precisions are widened; float32 and float64 stay as they are."""
+    """Convert half precision to float32. float32 and float64 stay as they are."""
     return x if x.dtype in (torch.float32, torch.float64) else x.float()
 
 
 class Precise(nn.Module):
     """A module whose own tensors never fall below float32, whatever it is cast to.
 
-    They take small steps, or add up many: in bfloat16 a share of 1/500 would change nothing.
+    They take small steps or accumulate many. In bfloat16 a step of 1/500 would change nothing.
     """
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:

@@ -1,7 +1,7 @@
-"""One value of every gate, and what it keeps of every dimension that is cut.
+"""One value of every gate, and the positions that it keeps of every dimension that is cut.
 
-Positions are worked out on the host, in numpy: the shapes of a pass depend on them, so a GPU has to
-wait for them in any case, and on a few hundred gates numpy is several times faster than torch.
+Positions are computed on the host with numpy. The shapes of a pass depend on them, so a GPU has to
+wait for them in any case. For a few hundred gates numpy is several times faster than torch.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ Mask = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Kept:
-    """What a draw leaves of one dimension. ``None`` means: all of it, or nothing to do."""
+    """What a draw keeps of one dimension. None: all of it, or nothing to do."""
 
     index: Tensor | None = None  # positions kept
     fold: Tensor | None = None  # factors of the kept positions, where readers are scaled
     local: Tensor | None = None  # kept positions among those that still arrive (input to gather)
-    written: Tensor | None = None  # which kept positions are really open: buffers keep the others
+    written: Tensor | None = None  # kept positions that are open. Stand-ins write no buffer.
 
 
 class Draw:
-    """z for all gates at once (Eq. 2), turned into positions on demand and only once per axis.
+    """z for all gates (Eq. 2), turned into positions on demand and once per axis.
 
-    A group whose gates are all closed keeps its first unit as a stand-in: the layers around it
-    still run, and since its readers' columns are zero, loss and gradients are exact.
+    A group whose gates are all closed keeps its first unit as a stand-in, so that the layers around
+    it still run. Its readers' columns are zero: loss and gradients are exact.
     """
 
     def __init__(
@@ -64,13 +64,13 @@ class Draw:
             self._adopt(like)
 
     def _count(self, group: int) -> int:
-        """How many gates of a group are open; where units are dropped, from their positions."""
+        """How many gates of a group are open."""
         if self.layout.drops[group]:
             return len(self._open_units(group))
         return int(np.count_nonzero(self._values[self.layout.span(group)]))
 
     def _open_units(self, group: int) -> Tensor:
-        """Shared by all that the group makes and reads."""
+        """Positions of the open units, shared by all tensors that the group cuts."""
         if group not in self._units:
             self._units[group] = self.positions(self._values[self.layout.span(group)])
         return self._units[group]
@@ -91,7 +91,10 @@ class Draw:
         return mask
 
     def _adopt(self, like: Draw) -> None:
-        """Where the gates agree with another draw's, take its positions, the very same tensors."""
+        """Reuse the position tensors of another draw wherever the gates agree.
+
+        Operations are shared between two passes by the identity of their inputs.
+        """
         same = [
             np.array_equal(self._values[span], like._values[span])
             for span in map(self.layout.span, range(len(self.counts)))
@@ -113,19 +116,19 @@ class Draw:
         return self._memo[axis]
 
     def without_writing(self) -> Draw:
-        """The same draw for a pass that must leave no trace in the buffers."""
+        """The same draw for a pass that must not write buffers."""
         twin = Draw.__new__(Draw)
         twin.__dict__.update(self.__dict__, writes=False)
         twin._memo, twin._units = {}, {}  # it may be kept for long: positions on demand
         return twin
 
     def rounded(self) -> Draw:
-        """The same units open, every gate 0 or 1."""
+        """The same units open, with every gate 0 or 1."""
         open_gates = torch.from_numpy(self._open[:-1]).to(self.z.device, self.z.dtype)
         return Draw(self.layout, open_gates, sliced=self.sliced, writes=self.writes)
 
     def mask(self, axis: Axis) -> Tensor | None:
-        """The factor of every position, nothing dropped: for masked execution."""
+        """The factor of every position, for masked execution."""
         folds = [r for r in axis.reaches if r.folds and not (self.full[r.group] and self.binary)]
         return self._product(folds) if folds else None
 
@@ -142,7 +145,7 @@ class Draw:
         return self.z[self.layout.span(group)]
 
     def positions(self, mask: npt.NDArray[np.generic]) -> Tensor:
-        """The numbers of the positions that are not zero, where the model can use them."""
+        """The numbers of the positions that are not zero, on the model's device."""
         index = torch.from_numpy(mask.nonzero()[0])
         return index if self.z.device.type == "cpu" else index.to(self.z.device)
 
@@ -179,7 +182,7 @@ class Draw:
         return Kept(index, fold, self._local(kept, sent, index) if selects else None, written)
 
     def _cut_by_one(self, reach: Reach) -> Kept:
-        """The common case: one group, unit by unit, every gate 0 or 1, no group empty."""
+        """The common case: one group, unit by unit, binary gates, no empty group."""
         if self.full[reach.group]:
             return Kept()
         if not reach.drops:

@@ -1,4 +1,4 @@
-"""How the cut tensors reach the modules: hooks that install them for the length of one call.
+"""Hooks that install the cut tensors on a module for the length of one call.
 
 The hooks take the tensors from the current draw, so the user's forward runs unmodified, and
 deepcopy works. Activation checkpointing works too: it recomputes inside backward, when the draw is
@@ -35,8 +35,8 @@ class Engine:
         self.layout = layout
         self.current: Draw | None = None
         self.passes = Passes()  # for recomputation
-        self.entered: list[_ModuleHook] = []  # whose module has cut tensors installed right now
-        self.calls = 0  # of modules that a draw changed
+        self.entered: list[_ModuleHook] = []  # those whose module has cut tensors installed
+        self.calls = 0  # calls of modules that a draw changed
         self.traced = False  # whether torch.compile took a hook into its graph
         self._handles: list[RemovableHandle] = []
         self._hooks: list[_ModuleHook] = []
@@ -44,7 +44,7 @@ class Engine:
         self.attach(model)
 
     def attach(self, model: nn.Module) -> None:
-        """Put the hooks on; a module that a draw leaves alone gets none."""
+        """Register the hooks. A module that no draw changes gets none."""
         _refuse_second_engine(model)
         known = named_tensors(model)
         # By identity, so that a tied weight is cut wherever it is used.
@@ -61,7 +61,7 @@ class Engine:
         return bool(self._handles)
 
     def check_attached(self) -> None:
-        """Raise if the model was given back: without hooks it would run dense, unnoticed."""
+        """Raise if the model was released: without hooks it would silently run dense."""
         if not self.attached:
             raise RuntimeError(
                 "this Gated was released: its model has no gates any more; compact before "
@@ -69,14 +69,14 @@ class Engine:
             )
 
     def detach(self) -> None:
-        """Take the hooks off again."""
+        """Remove the hooks."""
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
         self._hooks.clear()
 
     def warn_of_uncalled(self) -> None:
-        """After the first forward pass: name the cut tensors whose module was not called."""
+        """After the first forward pass, warn of cut tensors whose module was not called."""
         if self._checked:
             return
         self._checked = True
@@ -92,7 +92,7 @@ class Engine:
 
     @contextmanager
     def evaluating(self, draw: Draw) -> Iterator[None]:
-        """Everything the model computes inside sees this draw."""
+        """Use this draw for everything that the model computes inside."""
         previous, self.current = self.current, draw
         this = self.passes.begin(draw)
         try:
@@ -104,13 +104,13 @@ class Engine:
                 hook.restore()  # torch calls no hook after a KeyboardInterrupt
 
     def draw_now(self) -> Draw | None:
-        """The draw in force; inside backward (recomputation), that of the pass being recomputed."""
+        """The current draw. Inside backward (recomputation): that of the recomputed pass."""
         task = torch._C._current_graph_task_id()
         return self.current if task == -1 else self.passes.recomputed(task)
 
 
 class _ModuleHook:
-    """Swaps one module's tensors for those of the draw before its forward, and back after it."""
+    """Replaces one module's tensors by those of the draw, for the length of its forward."""
 
     def __init__(
         self, engine: Engine, name: str, module: nn.Module, cuts: dict[int, TensorCut]
@@ -186,7 +186,7 @@ class _ModuleHook:
             self.restore()
 
     def restore(self) -> None:
-        """The module as the user knows it."""
+        """Put the module's own tensors back."""
         for home, key, value in reversed(self.saved):
             home[key] = value
         self.saved.clear()
@@ -197,7 +197,7 @@ class _ModuleHook:
     def _enter_buffer(
         self, module: nn.Module, key: str, spec: TensorCut | None, draw: Draw
     ) -> None:
-        """An uncut buffer of the pass that writes stays in place; all others are copies."""
+        """Install a copy of a buffer. An uncut buffer of the pass that writes stays in place."""
         original = module._buffers[key]
         assert original is not None
         if spec is None and draw.writes:
@@ -213,7 +213,7 @@ class _ModuleHook:
 
 
 def gated_module(model: nn.Module) -> str | None:
-    """The name of a module that has the hooks of a Gated on it, if there is one."""
+    """The name of the first module with hooks of a Gated. None if there is none."""
     for name, module in model.named_modules():
         hooks = module._forward_pre_hooks.values()
         if any(isinstance(getattr(hook, "__self__", None), _ModuleHook) for hook in hooks):
@@ -244,7 +244,7 @@ def _counts_rows(spec: TensorCut | None) -> bool:
 def gather(
     module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dim: int, index: Tensor
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments of a call, the first of them (by forward's signature) reduced to positions."""
+    """The arguments of a call with the first one (by forward's signature) indexed."""
     if args:
         return (args[0].index_select(dim, index), *args[1:]), kwargs
     key = next(iter(inspect.signature(module.forward).parameters))
@@ -253,7 +253,7 @@ def gather(
 
 @dataclass(eq=False)
 class Pass:
-    """The nodes numbered ``first <= n < last`` were made under this draw (last: None while on)."""
+    """Autograd nodes with numbers ``first <= n < last`` were made under this draw."""
 
     draw: Draw
     first: int
@@ -269,10 +269,10 @@ class Passes:
         self._outer: tuple[int, Draw] | None = None  # backward under way, and its draw
 
     def __reduce__(self) -> tuple[type[Passes], tuple[()]]:
-        return Passes, ()  # a copy made no graph yet
+        return Passes, ()  # a copy has made no graph yet
 
     def begin(self, draw: Draw) -> Pass:
-        """From here on, nodes belong to this draw."""
+        """New nodes belong to this draw from here on."""
         self._outer = None
         started = Pass(draw.without_writing(), _get_sequence_nr())
         if len(self._passes) == REMEMBERED:
@@ -281,13 +281,13 @@ class Passes:
         return started
 
     def end(self, ended: Pass) -> None:
-        """No more nodes for this one; a pass without a graph is not worth remembering."""
+        """The pass is over. One that made no graph is forgotten."""
         ended.last = _get_sequence_nr()
         if ended.first == ended.last:
             self._passes.remove(ended)
 
     def recomputed(self, task: int) -> Draw | None:
-        """The draw of the node that backward is at; None if the dense model made it."""
+        """The draw of the node that backward is at. None if the dense model made it."""
         node = torch._C._current_autograd_node()
         number = -1 if node is None else node._sequence_nr()
         for known in reversed(self._passes):

@@ -12,11 +12,16 @@ from torch import Tensor
 class Slice:
     """The positions of each unit along one dimension of a named tensor.
 
-    Unit j owns ``[j * block, (j + 1) * block)`` of ``dim`` (block = 16 for a flattened 4 x 4 map),
-    or ``index[j]`` when given. ``dim=None``: unit j is element j of the tensor (a gate per weight).
+    Attributes:
+        tensor: Name of a parameter or buffer of the model.
+        dim: The dimension. None: unit j is element j of the tensor (a gate per weight).
+        block: Unit j owns the positions ``j * block`` to ``(j + 1) * block - 1`` (block = 16 for a
+            flattened 4 x 4 map).
+        index: The positions of every unit, where they are not consecutive blocks.
 
-    >>> Slice("fc1.weight", dim=1, block=2).positions(units=2, size=4)
-    ((0, 1), (2, 3))
+    Example:
+        >>> Slice("fc1.weight", dim=1, block=2).positions(units=2, size=4)
+        ((0, 1), (2, 3))
     """
 
     tensor: str
@@ -50,18 +55,24 @@ class Slice:
 
     @property
     def positions_per_unit(self) -> int:
-        """How many positions each unit has; where they differ, the largest common divisor."""
+        """Positions of each unit. Where units differ: the greatest common divisor."""
         return self.block if self.index is None else math.gcd(*(len(unit) for unit in self.index))
 
     @property
     def where(self) -> str:
-        """For messages: which dimension of which tensor."""
+        """The dimension and tensor, for messages."""
         return f"'{self.tensor}'" if self.dim is None else f"dim {self.dim} of '{self.tensor}'"
 
 
 @dataclass(frozen=True)
 class Patch:
-    """An integer attribute that counts units: it loses ``per_unit`` for each closed one."""
+    """An integer attribute of a module that counts units, such as ``num_heads``.
+
+    Attributes:
+        module: Name of the module.
+        attribute: Name of the attribute.
+        per_unit: What the attribute loses for each closed unit.
+    """
 
     module: str
     attribute: str
@@ -70,17 +81,29 @@ class Patch:
 
 @dataclass(frozen=True)
 class Group:
-    """One vector of gates.
+    """One vector of gates, and the tensors that it cuts (Sec. 3.4).
 
-    A closed unit is absent from every weight that *reads* it, so it no longer matters what computes
-    it: the rows that *make* it can be dropped too. Nothing between the two may mix units.
+    A closed unit is absent from every weight that *reads* it. What computes it then does not
+    matter, so the rows that *make* it are dropped too. Nothing between the two may mix units.
 
-    ``counts`` are the |g| weights of Eq. 17 and 18: weights, not biases. Left out, they are the
-    weights that make the unit, or else those that read it. ``select`` names the module whose
-    input is gathered (and the dimension) when the gates are finer than what the producer can
-    drop. With neither ``makes`` nor ``select`` closed units are zeroed and nothing is dropped.
-    ``initial`` is the mean of g(phi) at the start (Sec. 5.1). z-bar leaves at least ``floor`` units
-    open, the most probable ones.
+    Attributes:
+        name: Unique name, used in messages, checkpoints and plans.
+        units: Number of gates.
+        reads: The weights that consume the units. Never empty.
+        makes: The producer's rows, biases, batch-norm parameters and buffers. With neither
+            ``makes`` nor ``select``, closed units are zeroed and nothing is dropped.
+        counts: The |g| weights of Eq. 17 and 18, without biases. Left out: the weights in
+            ``makes``, or else those in ``reads``.
+        select: Module (and dimension) whose input is gathered, where gates are finer than what
+            the producer can drop.
+        patches: Integer attributes that count units.
+        initial: Mean of g(phi) at the start (Sec. 5.1).
+        floor: z-bar leaves at least so many units open, the most probable ones.
+
+    Example:
+        >>> reads, makes = Slice("fc2.weight", dim=1), Slice("fc1.weight", dim=0)
+        >>> Group("hidden", 4, reads=(reads,), makes=(makes,)).drops
+        True
     """
 
     name: str
@@ -123,14 +146,15 @@ class Group:
 
     @property
     def drops(self) -> bool:
-        """Whether closed units are dropped; with neither makes nor select they are zeroed."""
+        """Whether closed units are dropped. With neither makes nor select they are zeroed."""
         return bool(self.makes) or self.select is not None
 
     def units_for(self, multiple: int) -> int:
-        """The number of units whose positions are a multiple, in whatever the group cuts.
+        """The number of units whose positions are a multiple of ``multiple`` in every tensor.
 
-        >>> Group("heads", 4, reads=(Slice("out.weight", 1, block=4),)).units_for(8)
-        2
+        Example:
+            >>> Group("heads", 4, reads=(Slice("out.weight", 1, block=4),)).units_for(8)
+            2
         """
         pieces = (*self.reads, *self.makes)
         return multiple // math.gcd(multiple, *(p.positions_per_unit for p in pieces))

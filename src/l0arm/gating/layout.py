@@ -1,7 +1,7 @@
-"""Groups resolved against a model, once: which gate acts on which position of which tensor.
+"""Groups resolved against a model: which gate acts on which position of which tensor.
 
-All gates of all groups form one flat vector of V entries. A position of a tensor's dimension is
-described by the flat number of its gate, or by V, the number of a gate that is always open.
+The gates of all groups form one flat vector of V entries. Each position of a dimension is described
+by the flat number of its gate. The number V stands for a gate that is always open.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ class Reach:
 
     group: int
     gate_of: Tensor  # int64, one entry per position; V where no gate of the group acts
-    folds: bool  # the group reads here, so z is multiplied in; producers' rows are only cut
-    selects: bool  # the group's closed positions still arrive, and are gathered away
+    folds: bool  # the group reads here: z is multiplied in. Producers' rows are only cut.
+    selects: bool  # closed positions still arrive in the input, and are removed there
     plain: bool  # position j is unit j: the gates of the group in order
-    drops: bool  # closed positions go; False (nothing makes or selects them): zeroed instead
+    drops: bool  # closed positions are dropped. False: nothing makes or selects them; zeroed.
     _numbers: npt.NDArray[np.int64] | None = None
 
     @property
@@ -38,7 +38,7 @@ class Reach:
         return self._numbers
 
     def gates_on(self, device: torch.device) -> Tensor:
-        """``gate_of`` on a device; it moves there once and stays."""
+        """``gate_of`` on a device. It is moved once and stays there."""
         if self.gate_of.device != device:
             self.gate_of = self.gate_of.to(device)
         return self.gate_of
@@ -46,7 +46,7 @@ class Reach:
 
 @dataclass(eq=False)
 class Axis:
-    """One dimension that groups cut: several may, and a position is kept if all of them keep it."""
+    """One dimension that groups cut. A position is kept if all of these groups keep it."""
 
     size: int
     reaches: tuple[Reach, ...]
@@ -54,7 +54,7 @@ class Axis:
 
 @dataclass(eq=False)
 class TensorCut:
-    """How one tensor is cut: an axis per dimension, and element-wise gates on top."""
+    """How one tensor is cut: by an axis per dimension, and by element-wise gates."""
 
     name: str
     axes: dict[int, Axis] = field(default_factory=dict)
@@ -73,7 +73,7 @@ class Layout:
     tensors: dict[str, TensorCut]
     selections: dict[str, tuple[int, Axis]]  # module -> (dim of its input, axis it is gathered by)
     drops: tuple[bool, ...]  # whether closed units of each group are dropped, not only zeroed
-    twice: tuple[int, ...] = ()  # groups that read and make one tensor: a fraction would act twice
+    twice: tuple[int, ...] = ()  # groups that read and make one tensor: fractions would act twice
 
     def span(self, group: int) -> slice:
         """The part of the flat vector that belongs to a group."""
@@ -136,7 +136,7 @@ def _sizes(tensors: dict[str, Tensor], group: Group) -> Tensor:
 
 
 def named_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """Parameters and buffers under all their names: a tied weight has several."""
+    """Parameters and buffers under all their names. A tied weight has several."""
     return {
         **dict(model.named_parameters(remove_duplicate=False)),
         **dict(model.named_buffers(remove_duplicate=False)),
@@ -144,7 +144,7 @@ def named_tensors(model: nn.Module) -> dict[str, Tensor]:
 
 
 def units_of(tensors: dict[str, Tensor], group: Group, piece: Slice) -> tuple[tuple[int, ...], ...]:
-    """The positions of a group's units in a named tensor; an error names the group."""
+    """The positions of a group's units in a named tensor. Errors name the group."""
     try:
         return unit_slices(tensors[piece.tensor], piece, group.units)
     except ValueError as error:
@@ -201,7 +201,7 @@ def _collect(
 def _share_axes(
     tensors: dict[str, Tensor], reaches: dict[tuple[str, int], list[Reach]]
 ) -> dict[str, TensorCut]:
-    """One Axis object for all dimensions cut alike, so that a draw works each out only once."""
+    """One Axis object for all dimensions that are cut alike, so that a draw resolves it once."""
     axes: dict[tuple[object, ...], Axis] = {}
     cuts: dict[str, TensorCut] = {}
     for (name, dim), found in reaches.items():
@@ -209,7 +209,7 @@ def _share_axes(
         key = (size, *((r.group, r.folds, r.selects, tuple(r.gate_of.tolist())) for r in found))
         axis = axes.setdefault(key, Axis(size, tuple(found)))
         cuts.setdefault(name, TensorCut(name)).axes[dim] = axis
-    for cut in cuts.values():  # rows before columns: fewer and longer pieces to copy, and to add
+    for cut in cuts.values():  # rows before columns: fewer and longer pieces to copy
         cut.axes = dict(sorted(cut.axes.items()))
     return cuts
 

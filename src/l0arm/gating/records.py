@@ -1,4 +1,4 @@
-"""Groups as plain records, for JSON: written out, and read back with every field checked."""
+"""Serialization of groups as JSON records. Every field is validated on reading."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ Kind = type | tuple[type, ...]
 
 
 class RecordError(ValueError):
-    """A record that does not say what it should."""
+    """A record with a missing, unknown or malformed field."""
 
 
 def record_of(group: Group) -> dict[str, Any]:
-    """A group as a record; what has its default is left out."""
+    """A group as a record, without fields that have their default."""
     record: dict[str, Any] = {"name": group.name, "units": group.units}
     record |= {"initial": group.initial, "floor": group.floor}
     for key in ("reads", "makes", "counts"):
@@ -44,7 +44,7 @@ def _slice_record(piece: Slice) -> dict[str, Any]:
 
 
 def group_of(record: Any, where: str) -> Group:
-    """The group that a record says; Group's own checks apply too."""
+    """The group of a record. Group's own checks apply too."""
     lists: dict[str, tuple[Kind, Any]] = {
         key: (list, []) for key in ("reads", "makes", "counts", "patches")
     }
@@ -100,15 +100,15 @@ def checked(
             near = get_close_matches(key, kinds, 1, 0.0)
             raise RecordError(f"{where} has an unknown field {key!r}; did you mean {near[0]!r}?")
         if not _is(value, kinds[key]):
-            raise RecordError(f"{where}: {key} must be {_told(kinds[key])}, got {value!r}")
+            raise RecordError(f"{where}: {key} must be {_kind_name(kinds[key])}, got {value!r}")
     missing = [key for key in required if key not in record]
     if missing:
         raise RecordError(f"{where} lacks the field {missing[0]!r}")
     return {**{key: default for key, (_, default) in optional.items()}, **record}
 
 
-def _told(kind: Kind) -> str:
-    """A kind in words: int, or 'int or null'."""
+def _kind_name(kind: Kind) -> str:
+    """The name of a kind, such as 'int or null'."""
     kinds = kind if isinstance(kind, tuple) else (kind,)
     return " or ".join("null" if k is NoneType else k.__name__ for k in kinds)
 

@@ -1,6 +1,6 @@
 """The transform (theta~, z) -> theta of Eq. 2: closed slices are dropped, not multiplied by zero.
 
-Training, evaluation and compaction all cut through this file, so that they cannot disagree.
+Training, evaluation and compaction all use it, so they cannot disagree.
 """
 
 from __future__ import annotations

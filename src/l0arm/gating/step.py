@@ -58,10 +58,10 @@ class NonFiniteLoss(ValueError):
 
 
 class Objective:
-    """One function of z for all evaluations of a step.
+    """The loss as a function of z, for all evaluations of one step.
 
-    All evaluations see the same state of the random number generators, and only the first one
-    with a graph writes buffers; if any evaluation fails, they are put back.
+    All evaluations start from the same random numbers. Only the first one with a graph writes
+    buffers. If any evaluation fails, the buffers are restored.
     """
 
     def __init__(self, gated: Gated, closure: Callable[[], Tensor], gates: Gates) -> None:
@@ -131,7 +131,7 @@ class Objective:
 
 
 class SharedRandomness:
-    """A context to enter once per evaluation: each starts where the first one started.
+    """A context for each evaluation: all start from the random numbers of the first.
 
     >>> shared = SharedRandomness(torch.device("cpu"))
     >>> with shared: first = torch.rand(())
@@ -174,7 +174,7 @@ class SharedRandomness:
 
 
 class Sharing(TorchFunctionMode):
-    """A memo of pure operations: filled by the first evaluation, read by those after it.
+    """A cache of pure operations. The first evaluation fills it, later ones read it.
 
     >>> x, sharing = torch.rand(3), Sharing()
     >>> with sharing: first = torch.relu(x)
@@ -189,7 +189,7 @@ class Sharing(TorchFunctionMode):
         self._replaying = False
 
     def replay(self) -> None:
-        """From now on results are looked up, and no new ones kept."""
+        """From now on, look results up and keep no new ones."""
         self._replaying = True
 
     def __torch_function__(
@@ -216,13 +216,16 @@ class Sharing(TorchFunctionMode):
 
 
 def worth_sharing(layout: Layout, probs: Tensor) -> bool:
-    """Whether both draws agree on the whole first group often enough: prod |1 - 2 pi|."""
+    """Whether both draws agree on the whole first group often enough.
+
+    The probability is prod |1 - 2 pi| over its gates.
+    """
     pi = probs.detach()[layout.span(0)]
     return (pi * 2 - 1).abs().prod().item() > WORTHWHILE
 
 
 def pure(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Mark a function of tensors as one pure operation, to be shared as a whole."""
+    """Mark a function of tensors as one pure operation, which is shared as a whole."""
 
     @wraps(function)
     def operation(*args: Any) -> Tensor:
@@ -236,7 +239,7 @@ def pure(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def _key(func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> object:
-    """Equal only for calls that must give equal results; None for arguments that are not known."""
+    """Equal for calls that must give equal results. None if an argument cannot be compared."""
     if func is F.batch_norm and len(args) > 5 and args[5]:
         args = (args[0], *args[3:])  # in training its output does not depend on running statistics
     try:

@@ -1,7 +1,7 @@
-"""Several processes train one model: would the gradients of a loss be averaged over them?
+"""Refuse a loss whose gradients DistributedDataParallel would not average.
 
-DistributedDataParallel averages what is computed inside its own forward. A loss computed beside it
-trains every process on its own, and nothing says so; here it is refused.
+DistributedDataParallel averages what is computed inside its own forward. With a loss computed
+outside of it every process would train a model of its own, silently.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def several_processes() -> bool:
 
 
 def check_synchronised(gated: Gated) -> None:
-    """Refuse a loss with a graph that no DistributedDataParallel will average."""
+    """Raise NotSynchronised for a loss with a graph that nothing will average."""
     _refuse_sharded(gated)
     if gated.settings.averaged_elsewhere or not (several_processes() and torch.is_grad_enabled()):
         return
@@ -46,7 +46,7 @@ def check_synchronised(gated: Gated) -> None:
 
 
 def _refuse_sharded(gated: Gated) -> None:
-    """FSDP2 keeps a part of every parameter; what a draw cuts is whole rows and columns."""
+    """Refuse FSDP2: it shards parameters, but a draw cuts whole rows and columns."""
     tensors = sys.modules.get("torch.distributed.tensor")  # not loaded: nothing can be sharded
     if tensors is None:
         return

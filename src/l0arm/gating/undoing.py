@@ -1,4 +1,4 @@
-"""All or nothing: what is done to a model before a refusal is undone."""
+"""Transactions on a model: what was done to it is undone if an exception is raised."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from torch import nn
 
 @contextmanager
 def undone_if_refused(model: nn.Module) -> Iterator[None]:
-    """If anything is raised inside, hooks, submodules, modes and attributes are as before it.
+    """Restore hooks, submodules, modes and attributes if anything is raised inside.
 
-    What tensors hold is not looked at: nothing that gates a model writes to them.
+    The values of tensors are not restored: nothing that gates a model writes to them.
 
     >>> model = nn.Sequential(nn.Linear(2, 2))
     >>> try:

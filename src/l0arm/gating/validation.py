@@ -1,4 +1,4 @@
-"""Groups checked against a model: each error names the group, what is wrong and the way out."""
+"""Validation of groups, gates and estimators. Errors name the group and the way out."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from l0arm.gating.group import Group, Slice
 
 
 def named(tensors: dict[str, Tensor], group: Group, piece: Slice) -> Tensor:
-    """The tensor a slice names, or an error with the nearest names."""
+    """The tensor that a slice names. Errors list the nearest names."""
     if piece.tensor not in tensors:
         near = _nearest(piece.tensor, tensors)
         raise ValueError(
@@ -30,7 +30,7 @@ def named(tensors: dict[str, Tensor], group: Group, piece: Slice) -> Tensor:
 
 
 def check_names(groups: Sequence[Group]) -> None:
-    """There are groups, and each has a name of its own."""
+    """Refuse an empty list of groups, and names that are not unique."""
     if not groups:
         raise ValueError("no groups: nothing would be gated; pass at least one Group")
     names = [group.name for group in groups]
@@ -40,7 +40,7 @@ def check_names(groups: Sequence[Group]) -> None:
 
 
 def check_modules(model: nn.Module, groups: Sequence[Group]) -> None:
-    """Modules that groups select or patch exist, with such an integer attribute."""
+    """Refuse modules that do not exist, and patches of what is not an integer attribute."""
     modules = dict(model.named_modules())
     for group in groups:
         named = [patch.module for patch in group.patches]
@@ -118,9 +118,9 @@ def _learns(gates: Gates) -> bool:
 
 
 def _check_tied(estimator: Estimator, gates: Gates, tied: Sequence[str]) -> None:
-    """On weights that a group also makes a gate acts twice: 0 and 1 can, fractions cannot.
+    """Refuse fractional gates, and estimators that need df/dz, on tied weights.
 
-    An estimator that asks for df/dz would get it twice.
+    Where a group both makes and reads a tensor, a gate acts twice. 0 and 1 may, fractions may not.
     """
     if tied and gates.smooth:
         what = f"{type(gates).__name__} draws fractions"
@@ -136,7 +136,7 @@ def _check_tied(estimator: Estimator, gates: Gates, tied: Sequence[str]) -> None
 
 
 def check_select(group: Group, taken: Container[str]) -> int:
-    """One reader gathers its input, along one dimension, for one group: that dimension."""
+    """The dimension of the input that a group selects. It must be one reader's, for one group."""
     assert group.select is not None
     module, dim = group.select.tensor, group.select.dim
     if dim is None or len(group.reads) != 1 or group.reads[0].dim is None:
