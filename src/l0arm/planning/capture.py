@@ -117,7 +117,7 @@ def capture(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
             ) from None
         _check_numbers(output)
         try:
-            with _silence():
+            with _silence():  # torch loads the tracer itself on the first call, not at import
                 exported = torch.export.export(model, tuple(args), dict(kwargs), strict=False)
         except Exception as error:
             raise PlanError(
