@@ -1,7 +1,7 @@
 """Griffe extension for the API pages: examples become code, and every name has one page.
 
-A name that ``l0arm`` offers is documented on the page of ``l0arm`` and left out of the page of the
-package that defines it.
+A name that ``l0arm`` offers, or that is a contract, has its entry on the page of ``l0arm`` or of
+``l0arm.contracts``. The pages of other packages that export it leave it out.
 """
 
 from __future__ import annotations
@@ -25,11 +25,12 @@ class SiteDocstrings(Extension):
 
     def on_package(self, *, pkg: Module, **_: Any) -> None:
         """Called when the whole package is read."""
-        public = pkg.members["_public"]
-        top = {target(public.members[name]) for name in public.exports or []}
+        public, contracts = pkg.members["_public"], pkg.members["contracts"]
+        elsewhere = {target(public.members[name]) for name in public.exports or []}
+        elsewhere |= {member.path for member in contracts.members.values()}
         for module in modules(pkg):
             for member in module.members.values():
-                if isinstance(member, Alias) and target(member) in top:
+                if module is not contracts and target(member) in elsewhere:
                     member.public = False
 
 
