@@ -117,7 +117,7 @@ def test_dense_runs_alone_have_no_gates_to_draw(cli: Cli, tmp_path: Path) -> Non
     ]
 
 
-def test_runs_of_one_title_and_seed_are_told_apart(cli: Cli, tmp_path: Path) -> None:
+def test_runs_of_one_title_and_seed_get_different_labels(cli: Cli, tmp_path: Path) -> None:
     cli("train mlp-l0-arm {quick} --quiet --run-dir one")
     cli("train mlp-l0-arm {quick} --quiet --run-dir two")
     cli("train lenet5-l0-arm {quick} --quiet --run-dir three")

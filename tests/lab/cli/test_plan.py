@@ -113,5 +113,5 @@ def test_errors_are_one_line(cli: Cli, line: str, message: str) -> None:
 
 
 def test_help_says_that_code_is_run(cli: Cli) -> None:
-    told = " ".join(cli("plan --help").out.replace("│", " ").split())
-    assert "it runs that code: name only code that you trust" in told
+    text = " ".join(cli("plan --help").out.replace("│", " ").split())
+    assert "it runs that code: name only code that you trust" in text

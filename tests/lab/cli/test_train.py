@@ -45,7 +45,7 @@ def test_quiet_says_nothing(cli: Cli) -> None:
     assert (ended.code, ended.out, ended.err) == (0, "", "")
 
 
-def test_a_second_start_wants_resume_and_changes_nothing(cli: Cli, tmp_path: Path) -> None:
+def test_a_second_start_needs_resume_and_changes_nothing(cli: Cli, tmp_path: Path) -> None:
     cli("train mlp-dense {quick}")
     result = tmp_path / "runs/mlp-dense/seed-0/result.json"
     before = result.read_bytes()
