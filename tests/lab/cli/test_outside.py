@@ -58,7 +58,7 @@ def test_a_run_never_imports_by_itself(toy: Cli, monkeypatch: pytest.MonkeyPatch
         ("l0-amr", "no method 'l0-amr'; did you mean"),
     ],
 )
-def test_a_name_that_leads_nowhere_is_told(toy: Cli, name: str, message: str) -> None:
+def test_a_name_that_is_not_there_is_refused(toy: Cli, name: str, message: str) -> None:
     ended = toy(f"train mlp-l0-arm {{quick}} --method {name}")
     assert ended.code == 2
     assert message in ended.err

@@ -1,4 +1,4 @@
-"""The verbs that look at runs."""
+"""Commands that read runs: evaluate, compact, figure, report; and recipes and data."""
 
 import json
 from collections.abc import Callable

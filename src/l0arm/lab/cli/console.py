@@ -54,11 +54,11 @@ def progress_callback(epochs: int, *, quiet: bool, as_json: bool) -> Watcher:
     """The progress callbacks for this kind of output."""
     if as_json:
         return JsonLines()
-    return Mute() if quiet else Bars(epochs)
+    return Watcher() if quiet else Bars(epochs)
 
 
 class Watcher(Callback):
-    """Progress callbacks as a context manager."""
+    """Progress callbacks as a context manager. This base class prints nothing."""
 
     def __enter__(self) -> Watcher:
         return self
@@ -69,10 +69,6 @@ class Watcher(Callback):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None: ...
-
-
-class Mute(Watcher):
-    """No output."""
 
 
 class JsonLines(Watcher):

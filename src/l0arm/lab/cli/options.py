@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
-from l0arm.lab.cli.factory import made_by
+from l0arm.lab.cli.outside import made_by
 from l0arm.lab.data import Dataset, load_dataset
 from l0arm.lab.errors import UserError
 from l0arm.lab.runs.folder import RunFolder

@@ -1,7 +1,7 @@
-"""Methods from outside the package, named on the command line and nowhere else.
+"""Models and methods of the user's own, named on the command line: ``package.module:factory``.
 
-A recipe or a run's folder may carry such a name, but it is only imported when the user types it: a
-file never decides what code runs.
+A recipe or the folder of a run may contain such a name, but it is imported only if the user types
+it: a file never decides which code runs.
 """
 
 from __future__ import annotations
@@ -10,13 +10,29 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
+from torch import nn
+
 from l0arm.lab.errors import UserError
 from l0arm.lab.importing import imported, users_code
 from l0arm.methods import METHODS, Method
 
 
+def made_by(target: str) -> nn.Module:
+    """Import the factory and call it without arguments. An ``nn.Module`` is returned as it is."""
+    found = imported(target)
+    if isinstance(found, nn.Module):
+        return found
+    if not callable(found):
+        raise UserError(f"'{target}' is {type(found).__name__}, not a function that makes a model")
+    with users_code(f"'{target}' called without arguments raised"):
+        model = found()
+    if not isinstance(model, nn.Module):
+        raise UserError(f"'{target}' made {type(model).__name__}, not an nn.Module")
+    return model
+
+
 def use_method(name: str | None) -> list[str]:
-    """Make ``package.module:factory`` a method, and give the override that chooses it."""
+    """Register ``package.module:factory`` as a method, and return the override that selects it."""
     if name is None:
         return []
     if ":" in name:
@@ -25,7 +41,7 @@ def use_method(name: str | None) -> list[str]:
 
 
 def use_outside(name: str | None) -> None:
-    """The method of a run is its own; one from outside the package has to be named again."""
+    """Register the method of a run again, if it comes from outside the package."""
     if name is not None and ":" not in name:
         raise UserError(
             f"--method {name}: a run has its method; only one from outside the package "

@@ -12,8 +12,8 @@ import typer
 from torch import Tensor
 
 from l0arm.lab.cli.console import say, say_json
-from l0arm.lab.cli.factory import made_by
 from l0arm.lab.cli.options import Json
+from l0arm.lab.cli.outside import made_by
 from l0arm.lab.errors import UserError, nearest
 from l0arm.planning import PlanError
 from l0arm.planning import plan as plan_of
