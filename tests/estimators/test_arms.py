@@ -1,4 +1,4 @@
-"""ARMS: the law of its draws in closed form, and its mean under that law."""
+"""ARMS: the distribution of its draws in closed form, and the mean estimate under it."""
 
 from collections.abc import Callable
 from itertools import combinations, product
@@ -16,7 +16,7 @@ def law(p: float, n: int) -> dict[tuple[int, ...], float]:
     """The joint law of n draws of one gate.
 
     With d Dirichlet, P(d_i > t for all i in S) = max(0, 1 - |S| t)^(n-1), and a draw shows the
-    rarer value where (1 - d_i)^(n-1) < m; the rest is inclusion and exclusion.
+    rarer value where (1 - d_i)^(n-1) < m. The rest is inclusion and exclusion.
     """
     m = min(p, 1 - p)
     t = 1 - m ** (1 / (n - 1))
@@ -36,7 +36,7 @@ def law(p: float, n: int) -> dict[tuple[int, ...], float]:
 @pytest.mark.parametrize("n", [2, 3, 4, 6])
 @pytest.mark.parametrize("p", [0.003, 0.2, 0.5, 0.7, 0.98])
 def test_the_draws_follow_the_law(p: float, n: int) -> None:
-    """20,000 draws; each pattern within 5 standard errors (all cases: 1e-4 for a false alarm)."""
+    """20,000 draws. Each pattern within 5 standard errors (false alarm over all cases: 1e-4)."""
     e = torch.empty(n, 20_000, dtype=torch.float64).exponential_()
     draws = antithetic_draws(e, torch.full((20_000,), p, dtype=torch.float64)).T
     for pattern, probability in law(p, n).items():
@@ -91,13 +91,13 @@ def test_the_correction_is_finite_at_the_ends(n: int) -> None:
     assert correction(pi, n).tolist() == pytest.approx([1.0] * 5, abs=1e-5)
 
 
-def test_saturated_gates_are_never_drawn_wrong() -> None:
+def test_a_saturated_gate_has_one_value() -> None:
     pi = torch.tensor([0.0, 1.0])
     for first in ([0.0, 0.0], [1e-30, 1e-30], [50.0, 50.0]):
         draws = antithetic_draws(torch.tensor([first, [1.0, 1.0], [0.5, 2.0]]), pi)
         assert draws.tolist() == [[0, 1]] * 3
 
 
-def test_one_draw_has_no_other() -> None:
+def test_one_draw_is_refused() -> None:
     with pytest.raises(ValueError, match="samples must be an integer >= 2, got 1"):
         ARMS(samples=1)

@@ -1,5 +1,4 @@
-"""Straight-through, ReinMax, concrete, ST-Gumbel: the bias is there, of the size that theory says,
-and it is 0 where theory says 0."""
+"""Straight-through, ReinMax, concrete, ST-Gumbel: their bias has the size that theory predicts."""
 
 from collections.abc import Callable
 
@@ -125,7 +124,7 @@ def test_concrete_is_the_gradient_of_the_relaxed_expectation(p: float, temperatu
     assert abs(found / (smooth(one) - smooth(zero)).item() - 1) > 0.02  # biased
 
 
-def test_the_bias_of_concrete_goes_with_the_temperature() -> None:
+def test_the_bias_of_concrete_vanishes_with_the_temperature() -> None:
     linear = lambda z: z.sum()  # noqa: E731  the gradient in pi is 1
     biases = [abs(relaxed_mean(Concrete(t), linear, 0.3) - 1) for t in (1.0, 0.5, 0.25)]
     assert biases[0] > 2 * biases[1] > 4 * biases[2] > 0
@@ -165,13 +164,13 @@ def slope_at(z: float) -> float:
 
 
 def test_cold_st_gumbel_is_the_trapezium_rule_like_reinmax() -> None:
-    """So its bias goes with the temperature only if f is quadratic in each gate."""
+    """So its bias vanishes with the temperature only if f is quadratic in each gate."""
     cubic = lambda z: (z**3).sum()  # noqa: E731  a slope of 0 and 3, a difference of 1
     quadratic = lambda z: (z**2).sum()  # noqa: E731  a slope of 0 and 2, a difference of 1
     for f, limit in ((cubic, 1.5), (quadratic, 1.0)):
-        apart = [abs(relaxed_mean(STGumbel(t), f, 0.3) - limit) for t in (1.0, 0.5, 0.25, 0.1)]
-        assert apart == sorted(apart, reverse=True)
-        assert apart[-1] < 0.1
+        distances = [abs(relaxed_mean(STGumbel(t), f, 0.3) - limit) for t in (1.0, 0.5, 0.25, 0.1)]
+        assert distances == sorted(distances, reverse=True)
+        assert distances[-1] < 0.1
 
 
 def test_st_gumbel_takes_the_slope_at_the_binary_draw() -> None:

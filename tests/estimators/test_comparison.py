@@ -1,4 +1,4 @@
-"""Bias, variance and cost, measured where they are known."""
+"""Bias, variance and cost, measured on problems where they are known."""
 
 from dataclasses import replace
 
@@ -72,7 +72,7 @@ def test_evaluations_are_counted_without_the_warmup(estimator, evaluations: int)
     assert found.evaluations_error == 0
 
 
-def test_a_warmup_fills_the_baseline_and_leaves_the_estimator_as_it_was() -> None:
+def test_a_warmup_fills_the_baseline_of_a_copy() -> None:
     estimator = Reinforce()
     f = lambda z: 100 + z.sum()  # noqa: E731
     cold, warm = (
@@ -82,8 +82,8 @@ def test_a_warmup_fills_the_baseline_and_leaves_the_estimator_as_it_was() -> Non
     assert estimator.state["steps"] == 0
 
 
-def test_a_warmup_leaves_the_draws_as_they_were() -> None:
-    """So estimators with the same seed are compared at the same draws."""
+def test_the_draws_do_not_depend_on_the_warmup() -> None:
+    """Estimators with the same seed are compared at the same draws."""
     cold, warm = (
         measure(AR(), lambda z: z.sum(), PI, 5, torch.Generator().manual_seed(3), warmup=n)
         for n in (0, 4)
@@ -109,7 +109,7 @@ def test_one_draw_is_no_variance() -> None:
         measure(AR(), lambda z: z.sum(), PI, 1)
 
 
-def test_stages_settle_every_gate_once() -> None:
+def test_stages_draw_every_gate_once() -> None:
     pi = torch.full((10_000,), 0.8)
     found = stages(pi, torch.Generator().manual_seed(0))
     assert list(found) == ["start", "polarised", "converged"]
@@ -130,7 +130,7 @@ class WithDropout(nn.Module):
         return self.mlp(F.dropout(self.norm(x), 0.5))
 
 
-def test_a_network_is_measured_and_left_as_it_was() -> None:
+def test_measuring_a_network_does_not_change_it() -> None:
     model = WithDropout()
     groups = [
         replace(
@@ -166,7 +166,7 @@ def test_a_gate_that_no_draw_moved_shows_no_bias_but_a_wide_limit() -> None:
     assert bias.limit == pytest.approx(0.5**0.5)
 
 
-def test_what_an_estimate_costs_includes_the_backward_to_the_weights() -> None:
+def test_the_cost_of_an_estimate_includes_the_backward_pass_to_the_weights() -> None:
     weight, slopes = torch.ones(4, requires_grad=True, dtype=torch.float64), []
     weight.register_hook(slopes.append)
     measure(DisARM(), lambda z: weight @ z, PI, 5)

@@ -1,4 +1,4 @@
-"""The sum over all draws."""
+"""The exact estimator: the sum over all draws."""
 
 import pytest
 import torch
@@ -21,7 +21,7 @@ def test_its_value_is_the_expectation() -> None:
     assert Exact()(lambda z: z.sum().square(), pi).item() == 0.75 + 2 * 0.125
 
 
-def test_every_draw_stands_once() -> None:
+def test_every_draw_occurs_once() -> None:
     draws = all_draws(3, torch.zeros(()))
     assert draws.shape == (8, 3)
     assert {tuple(z) for z in draws.tolist()} == {

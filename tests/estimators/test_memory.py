@@ -1,15 +1,13 @@
-"""What an estimator remembers: buffers that are saved, moving means, and steps of Adam."""
+"""The state of estimators: buffers that are saved, moving means, and steps of Adam."""
 
 import pytest
 import torch
 
 from l0arm.estimators import AR, Reinforce
-from l0arm.estimators._baseline import baseline, moving_mean, remember
-from l0arm.estimators._memory import Memory
-from l0arm.estimators._tuning import descend, tuned
+from l0arm.estimators._memory import Memory, MovingMean, TunedParameters
 
 
-def test_a_tensor_is_kept_in_place() -> None:
+def test_a_tensor_is_changed_in_place() -> None:
     memory = Memory(x=torch.zeros(2))
     held = memory["x"]
     memory["x"] = torch.ones(2)
@@ -28,34 +26,34 @@ def test_a_tensor_of_another_size_is_refused() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_a_cast_to_half_precision_is_not_followed(dtype: torch.dtype) -> None:
+def test_a_cast_to_half_precision_is_ignored(dtype: torch.dtype) -> None:
     memory = Memory(x=torch.tensor([1.0001]), n=torch.tensor(3)).to(dtype)
     assert memory["x"].dtype == torch.float32
     assert memory["x"].item() == pytest.approx(1.0001, rel=1e-7)
     assert memory["n"].dtype == torch.int64
 
 
-def test_a_cast_to_double_is() -> None:
+def test_a_cast_to_double_is_followed() -> None:
     assert Memory(x=torch.zeros(1)).double()["x"].dtype == torch.float64
 
 
 def test_the_mean_is_plain_at_first_and_then_moves() -> None:
-    memory = moving_mean()
-    assert baseline(memory) == 0
+    baseline = MovingMean(decay=0.75)
+    assert baseline.value == 0
     for loss, mean in zip([4.0, 2.0, 9.0], [4.0, 3.0, 5.0], strict=True):
-        remember(memory, torch.tensor(loss), decay=0.75)
-        assert baseline(memory).item() == pytest.approx(mean)
+        baseline.update(torch.tensor(loss))
+        assert baseline.value.item() == pytest.approx(mean)
     for _ in range(2):
-        before = baseline(memory).item()
-        remember(memory, torch.tensor(1.0), decay=0.75)
-        assert baseline(memory).item() == pytest.approx(0.75 * before + 0.25)
+        before = baseline.value.item()
+        baseline.update(torch.tensor(1.0))
+        assert baseline.value.item() == pytest.approx(0.75 * before + 0.25)
 
 
-def test_without_a_graph_nothing_is_remembered() -> None:
-    memory = moving_mean()
+def test_without_a_graph_the_mean_stays() -> None:
+    baseline = MovingMean(decay=0.9)
     with torch.no_grad():
-        remember(memory, torch.tensor(4.0), decay=0.9)
-    assert baseline(memory) == 0
+        baseline.update(torch.tensor(4.0))
+    assert baseline.value == 0
 
 
 @pytest.mark.parametrize("decay", [-0.1, 1.0, 2.0])
@@ -81,13 +79,13 @@ def test_ar_has_no_baseline_unless_asked() -> None:
 
 def test_the_steps_are_those_of_adam() -> None:
     start, other = torch.tensor([1.0, -2.0]), torch.tensor(0.5)
-    memory = tuned(x=start.clone(), y=other.clone())
+    parameters = TunedParameters(x=start.clone(), y=other.clone())
     x, y = start.clone().requires_grad_(), other.clone().requires_grad_()
     adam = torch.optim.Adam([{"params": [x], "lr": 0.05}, {"params": [y], "lr": 0.2}])
     for _ in range(20):
         gradients = {"x": torch.randn(2), "y": torch.randn(())}
-        descend(memory, gradients, {"x": 0.05, "y": 0.2})
+        parameters.descend(gradients, {"x": 0.05, "y": 0.2})
         x.grad, y.grad = gradients["x"], gradients["y"]
         adam.step()
-    torch.testing.assert_close(memory["x"], x.detach())
-    torch.testing.assert_close(memory["y"], y.detach())
+    torch.testing.assert_close(parameters["x"], x.detach())
+    torch.testing.assert_close(parameters["y"], y.detach())

@@ -1,4 +1,4 @@
-"""MuProp on losses with a slope: unbiased, and without noise where its expansion is the loss."""
+"""MuProp: unbiased, and without noise if its first-order expansion is the loss itself."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""Estimators with several independent draws, exactly: the mean over all pairs and triples."""
+"""Estimators with several independent draws: the exact mean over all pairs and triples."""
 
 from collections.abc import Callable
 
@@ -82,7 +82,7 @@ def test_a_draw_equal_to_the_first_is_not_evaluated_again() -> None:
 
 @pytest.mark.parametrize("estimator", [ReinforceLOO, DoubleCV])
 @pytest.mark.parametrize("samples", [1, 0, 2.5])
-def test_one_draw_has_no_other(estimator: type, samples: float) -> None:
+def test_fewer_than_two_draws_are_refused(estimator: type, samples: float) -> None:
     with pytest.raises(ValueError, match=f"samples must be an integer >= 2, got {samples}"):
         estimator(samples=samples)
 

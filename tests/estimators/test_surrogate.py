@@ -1,4 +1,4 @@
-"""The pair of draws, and the loss that carries a hand-made gradient."""
+"""The pair of draws, when the second is evaluated, and the loss with an attached gradient."""
 
 from collections.abc import Callable
 
@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from l0arm.estimators import AR, ARM, DisARM, Estimator
 from l0arm.estimators._surrogate import (
     antithetic_pair,
     at_least_float32,
@@ -15,6 +16,8 @@ from l0arm.estimators._surrogate import (
     with_gradient,
 )
 
+pairs = pytest.mark.parametrize("estimator", [ARM(), DisARM()], ids=["arm", "disarm"])
+AGREE, DIFFER = torch.tensor([0.5, 0.5]), torch.tensor([0.5, 0.05])  # u, for gates open at 0.9
 every_pi = pytest.mark.parametrize("p", [0.0, 0.002, 0.3, 0.5, 0.7, 0.998, 1.0])
 
 
@@ -39,7 +42,7 @@ def test_the_draws_differ_with_probability_2_min_p(
     assert integral(differ, pi).item() == pytest.approx(2 * min(p, 1 - p), abs=1e-12)
 
 
-def test_saturated_gates_are_never_drawn_wrong_even_at_u_0() -> None:
+def test_a_saturated_gate_has_one_value_even_at_u_0() -> None:
     pi = torch.tensor([0.0, 1.0])
     for draw in antithetic_pair(torch.zeros(2), pi):
         assert torch.equal(draw, pi)
@@ -56,28 +59,28 @@ def test_the_draws_have_no_graph() -> None:
     assert [z.requires_grad for z in draws] == [False, False]
 
 
-def test_a_hung_gradient_changes_no_value_and_adds_to_the_own_one() -> None:
+def test_an_attached_gradient_changes_no_value_and_adds_to_its_own() -> None:
     x = torch.tensor([0.3, 0.7], requires_grad=True)
     value = (x * x).sum()
-    hung = with_gradient(value, of=x, grad=torch.tensor([10.0, 20.0]))
-    hung.backward()
-    assert hung.item() == value.item()
+    attached = with_gradient(value, of=x, grad=torch.tensor([10.0, 20.0]))
+    attached.backward()
+    assert attached.item() == value.item()
     torch.testing.assert_close(x.grad, torch.tensor([10.6, 21.4]))
 
 
-def test_a_hung_gradient_is_scaled_with_the_loss_and_can_be_differentiated() -> None:
+def test_an_attached_gradient_is_scaled_with_the_loss_and_can_be_differentiated() -> None:
     scale = torch.tensor(3.0, requires_grad=True)
     x = torch.tensor([0.3, 0.7], requires_grad=True)
-    hung = scale * with_gradient(torch.tensor(5.0), of=x, grad=torch.tensor([10.0, 20.0]))
-    (gradient,) = torch.autograd.grad(hung, x, create_graph=True)
+    attached = scale * with_gradient(torch.tensor(5.0), of=x, grad=torch.tensor([10.0, 20.0]))
+    (gradient,) = torch.autograd.grad(attached, x, create_graph=True)
     assert gradient.tolist() == [30.0, 60.0]
     assert torch.autograd.grad(gradient.sum(), scale)[0].item() == 30.0
 
 
-def test_a_hung_gradient_belongs_to_every_entry_of_a_value() -> None:
+def test_an_attached_gradient_belongs_to_every_entry_of_a_value() -> None:
     x = torch.tensor([0.3, 0.7], requires_grad=True)
-    hung = with_gradient(torch.ones(2), of=x, grad=torch.tensor([10.0, 20.0]))
-    assert torch.autograd.grad(hung[1], x)[0].tolist() == [10.0, 20.0]
+    attached = with_gradient(torch.ones(2), of=x, grad=torch.tensor([10.0, 20.0]))
+    assert torch.autograd.grad(attached[1], x)[0].tolist() == [10.0, 20.0]
 
 
 def test_a_gate_saturated_within_the_resolution_of_u_gets_0() -> None:
@@ -106,3 +109,53 @@ def test_full_precisions_pass_untouched(dtype: torch.dtype) -> None:
 def test_gates_without_probabilities_are_refused() -> None:
     with pytest.raises(TypeError, match=r"object has no probs, .* z ~ Ber\(probs\); use Bernoulli"):
         probabilities(object())
+
+
+def evaluations(estimator: Estimator, u: Tensor) -> list[tuple[list[float], bool]]:
+    """The draws at which f is evaluated, in order, each with whether a graph is kept."""
+    seen = []
+
+    def f(z: Tensor) -> Tensor:
+        seen.append((z.tolist(), torch.is_grad_enabled()))
+        return z.sum()
+
+    estimator.at(f, torch.full((2,), 0.9, requires_grad=True), u)
+    return seen
+
+
+@pytest.mark.parametrize("u", [AGREE, DIFFER])
+def test_ar_evaluates_once(u: Tensor) -> None:
+    assert evaluations(AR(), u) == [([1, 1], True)]
+
+
+@pairs
+def test_the_first_draw_keeps_a_graph_and_the_second_does_not(estimator: Estimator) -> None:
+    assert evaluations(estimator, DIFFER) == [([1, 1], True), ([1, 0], False)]
+
+
+@pairs
+def test_draws_that_coincide_are_evaluated_once(estimator: Estimator) -> None:
+    assert evaluations(estimator, AGREE) == [([1, 1], True)]
+
+
+@pairs
+def test_among_several_processes_nothing_is_skipped(
+    estimator: Estimator, pretend_processes: Callable[[int], None]
+) -> None:
+    pretend_processes(2)
+    assert evaluations(estimator, AGREE) == [([1, 1], True), ([1, 1], False)]
+
+
+@pairs
+def test_a_process_group_of_one_skips(
+    estimator: Estimator, pretend_processes: Callable[[int], None]
+) -> None:
+    pretend_processes(1)
+    assert evaluations(estimator, AGREE) == [([1, 1], True)]
+
+
+@pairs
+def test_a_skipped_evaluation_means_gradient_0(estimator: Estimator) -> None:
+    pi = torch.full((2,), 0.9, requires_grad=True)
+    estimator.at(lambda z: z.sum(), pi, AGREE).backward()
+    assert pi.grad.tolist() == [0, 0]

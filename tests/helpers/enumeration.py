@@ -1,4 +1,4 @@
-"""Oracles of the tests here: the expectation bit by bit, and means over finitely many draws."""
+"""Oracles for estimators: the expectation by enumeration, and means over all draws."""
 
 from collections.abc import Callable
 from itertools import product

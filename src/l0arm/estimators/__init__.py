@@ -1,4 +1,8 @@
-"""How phi gets a gradient: one file per estimator, all behind one protocol."""
+"""How phi gets a gradient: one file per estimator, all with the contract ``Estimator``.
+
+``ESTIMATORS`` maps names to the estimators of binary draws. ``Pathwise`` is for gates with smooth
+draws, ``Deterministic`` for gates that a method sets itself.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +14,13 @@ from l0arm.estimators.arm import ARM
 from l0arm.estimators.arms import ARMS
 from l0arm.estimators.bitflip import Bitflip
 from l0arm.estimators.concrete import Concrete
+from l0arm.estimators.deterministic import Deterministic
 from l0arm.estimators.disarm import DisARM
 from l0arm.estimators.double_cv import DoubleCV
 from l0arm.estimators.exact import Exact
 from l0arm.estimators.local_expectation import LocalExpectation
 from l0arm.estimators.muprop import MuProp
+from l0arm.estimators.pathwise import Pathwise
 from l0arm.estimators.rebar import REBAR
 from l0arm.estimators.reinforce import Reinforce
 from l0arm.estimators.reinforce_loo import ReinforceLOO
@@ -55,12 +61,14 @@ __all__ = [
     "UGC",
     "Bitflip",
     "Concrete",
+    "Deterministic",
     "DisARM",
     "DoubleCV",
     "Estimator",
     "Exact",
     "LocalExpectation",
     "MuProp",
+    "Pathwise",
     "ReinMax",
     "Reinforce",
     "ReinforceLOO",

@@ -1,4 +1,4 @@
-"""The estimator that drives a method: an object, or a name with options of its own."""
+"""The estimator of a method, given as an object or as a name with options."""
 
 from __future__ import annotations
 
@@ -13,14 +13,18 @@ from l0arm.estimators import ESTIMATORS, Estimator
 def estimator_for(
     method: Callable[..., Any], estimator: Estimator | str, options: Mapping[str, Any]
 ) -> Estimator:
-    """The estimator of a name with its options, or the one given, for the factory ``method``."""
+    """The estimator that a factory was given, or the one with that name and these options.
+
+    ``method`` is the factory. If an option is unknown, the message suggests its own options.
+    """
     if isinstance(estimator, type):
         raise TypeError(f"estimator must be an instance or a name; write {estimator.__name__}()")
     if not isinstance(estimator, str):
         if options:
             raise TypeError(
                 f"{', '.join(sorted(options))} belong to an estimator given by name; set them "
-                f"where you build it: {type(estimator).__name__}(...)" + _meant(method, options)
+                f"where you build it: {type(estimator).__name__}(...)"
+                + _suggestion(method, options)
             )
         return estimator
     if estimator not in ESTIMATORS:
@@ -31,13 +35,13 @@ def estimator_for(
     if unknown:
         raise TypeError(
             f"estimator {estimator!r} has no option {', '.join(unknown)}; "
-            f"it takes {', '.join(accepted) or 'none'}" + _meant(method, unknown)
+            f"it takes {', '.join(accepted) or 'none'}" + _suggestion(method, unknown)
         )
     return ESTIMATORS[estimator](**options)
 
 
-def _meant(method: Callable[..., Any], unknown: Iterable[str]) -> str:
-    """The method's own options that these may be typing mistakes for."""
+def _suggestion(method: Callable[..., Any], unknown: Iterable[str]) -> str:
+    """The method's own options whose names are close to unknown ones, as a clause of a message."""
     parameters = inspect.signature(method).parameters.values()
     own = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
     near = [match for name in unknown for match in difflib.get_close_matches(name, own, 1)]

@@ -1,6 +1,6 @@
-"""Gates that a gradient can go through: derivatives in z, hung on pi, and logistic relaxations.
+"""Differentiable gates: derivatives in z attached to pi, and logistic relaxations of a draw.
 
-Whoever uses these needs df/dz of closed gates too: closed units must be computed.
+Estimators that use these need df/dz at closed gates too, so closed units must be computed.
 """
 
 from __future__ import annotations
@@ -8,12 +8,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from l0arm.estimators._finite import finite
+from l0arm.estimators._base import is_finite_number
 from l0arm.estimators._surrogate import per_probability
 
 
 def through(z: Tensor, probs: Tensor, slope: Tensor) -> Tensor:
-    """``z`` unchanged, with dz/dlogit(pi) = slope: what f does with z then reaches pi by autograd.
+    """``z`` unchanged, with dz/dlogit(pi) = slope, so that autograd continues from z to pi.
 
     >>> probs = torch.tensor([0.5], requires_grad=True)
     >>> z = through(torch.ones(1), probs, torch.tensor([0.25]))  # slope pi (1 - pi): dz/dpi = 1
@@ -25,7 +25,7 @@ def through(z: Tensor, probs: Tensor, slope: Tensor) -> Tensor:
 
 
 def slope_of(value: Tensor, z: Tensor, *, create_graph: bool = False) -> Tensor:
-    """df/dz; 0 where there is no graph (``torch.no_grad``) or f does not depend on z."""
+    """df/dz. It is 0 without a graph (``torch.no_grad``) and where f does not depend on z."""
     if not value.requires_grad:
         return torch.zeros_like(z)
     (slope,) = torch.autograd.grad(
@@ -35,17 +35,17 @@ def slope_of(value: Tensor, z: Tensor, *, create_graph: bool = False) -> Tensor:
 
 
 def open_gates(u: Tensor, pi: Tensor) -> Tensor:
-    """``1[zeta > 0]`` of the logistic zeta below: open for large u, and right at pi = 0 and 1."""
+    """``1[zeta > 0]`` for zeta of ``logistic``: open for large u, and exact at pi = 0 and 1."""
     return (u >= 1 - pi).to(pi.dtype)
 
 
 def live(pi: Tensor) -> Tensor:
-    """Gates that are not saturated within the resolution of u; only these get a gradient."""
+    """Which gates are not saturated within the resolution of u. Only these get a gradient."""
     return per_probability(torch.ones_like(pi), pi) > 0
 
 
 def inner(x: Tensor) -> Tensor:
-    """x kept off 0 and 1 by the resolution of its type, so that its logit is finite."""
+    """x clamped away from 0 and 1 by the resolution of its type, so that its logit is finite."""
     eps = torch.finfo(x.dtype).eps
     return x.clamp(eps, 1 - eps)
 
@@ -63,7 +63,7 @@ def conditional_logistic(pi: Tensor, z: Tensor, v: Tensor) -> Tensor:
 
 
 def conditional_slope(pi: Tensor, z: Tensor, zeta: Tensor) -> Tensor:
-    """The derivative of the above in logit(pi): ``P(z) (1 - exp(-|zeta|))``."""
+    """The derivative of ``conditional_logistic`` in logit(pi): ``P(z) (1 - exp(-|zeta|))``."""
     return torch.where(z > 0, pi, 1 - pi) * -torch.expm1(-zeta.abs())
 
 
@@ -74,8 +74,8 @@ def relaxed(zeta: Tensor, temperature: Tensor | float) -> tuple[Tensor, Tensor]:
 
 
 def checked_temperature(temperature: float) -> float:
-    """``temperature`` itself, if it is one."""
-    if not (finite(temperature) and temperature > 0):
+    """``temperature`` itself, if it is finite and positive."""
+    if not (is_finite_number(temperature) and temperature > 0):
         raise ValueError(
             f"temperature must be a finite number > 0; got {temperature!r}; 2/3 is a usual one, "
             "and 'straight-through' needs none"

@@ -1,11 +1,13 @@
-"""A surrogate loss: the value of f(z), carrying a hand-made gradient for the probabilities.
+"""A surrogate loss: the value of f(z), with an estimated gradient attached to the probabilities.
 
-A loss and not a gradient hook: clipping, accumulation and loss scalers need no special case.
+It is a loss and not a gradient hook, so clipping, accumulation and loss scaling need no special
+case.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
@@ -36,23 +38,30 @@ def probabilities(gates: Gates | Tensor) -> Tensor:
 
 
 def uniform_like(probs: Tensor, generator: torch.Generator | None) -> Tensor:
-    """u ~ Uniform(0, 1), one per gate."""
+    """u ~ Uniform(0, 1), one per entry."""
     return torch.rand(probs.shape, generator=generator, dtype=probs.dtype, device=probs.device)
+
+
+def binary_draw(u: Tensor, probs: Tensor) -> Tensor:
+    """``z = 1[u < pi]``, Eq. 8."""
+    pi = probs.detach()
+    return (u < pi).type_as(pi)
 
 
 def antithetic_pair(u: Tensor, probs: Tensor) -> tuple[Tensor, Tensor]:
     """The two draws of Eq. 9: ``1[u < g(phi)]`` and ``1[u > g(-phi)]``, the latter as 1[1-u < pi].
 
-    Both are exact draws from Ber(pi) for every g; ``>=`` keeps them so at pi = 0 and pi = 1.
+    Both are exact draws from Ber(pi) for every g. ``>=`` makes that true at pi = 0 and pi = 1.
     """
     pi = probs.detach()
     return (u < pi).type_as(pi), (u >= 1 - pi).type_as(pi)
 
 
 def antithetic_loss(f: Objective, z: Tensor, z_anti: Tensor, value: Tensor) -> Tensor:
-    """f at the second draw, without a graph; not evaluated where both draws coincide.
+    """f at the second draw, without a graph. Not evaluated if it equals the first draw.
 
-    With several processes it always is: a pass left out on one rank alone would hang the others.
+    With several processes it is always evaluated: a rank that skips a forward pass would block the
+    collective operations of the others.
     """
     if torch.equal(z, z_anti) and not several_processes():
         return loss_of(value)
@@ -61,15 +70,15 @@ def antithetic_loss(f: Objective, z: Tensor, z_anti: Tensor, value: Tensor) -> T
 
 
 def loss_of(value: Tensor) -> Tensor:
-    """The loss as a number: detached, in float32 at least (differences of close losses follow)."""
+    """The loss without a graph, in float32 at least: differences of close losses are taken."""
     return at_least_float32(value.detach())
 
 
 def surrogate(value: Tensor, s: Tensor, gates: Gates | Tensor, chain: Chain = "exact") -> Tensor:
-    """f(z) with the estimate ``s`` of the gradient in the logit of pi hung on the gates.
+    """f(z), with ``s``, an estimate of the gradient in logit(pi), attached to the gates.
 
-    ``exact``: dE/dpi = s / (pi (1 - pi)); autograd multiplies by g'(phi). ``printed``: s itself is
-    taken for the gradient in phi, as Eq. 9 and 10 are printed; they agree only for g = sigmoid.
+    ``exact``: dE/dpi = s / (pi (1 - pi)), and autograd multiplies by g'(phi). ``printed``: s itself
+    is used as the gradient in phi, as Eq. 9 and 10 are printed. Both agree for g = sigmoid only.
     """
     if chain == "printed":
         return with_gradient(value, of=_phi(gates), grad=s)
@@ -80,21 +89,20 @@ def surrogate(value: Tensor, s: Tensor, gates: Gates | Tensor, chain: Chain = "e
 def per_probability(s: Tensor, pi: Tensor) -> Tensor:
     """s / (pi (1 - pi)), and 0 for a gate that is saturated within the resolution of u.
 
-    There the expectation of s is 0 to rounding, single draws of it are not: left in, they would
-    make phi walk at random (and the quotient overflow).
+    For such a gate the expectation of s is 0 up to rounding, but single draws of s are not: phi
+    would follow a random walk, and the quotient could overflow.
     """
     variance = pi * (1 - pi)
     return s / torch.threshold(variance, torch.finfo(pi.dtype).eps, math.inf)
 
 
 def with_gradient(value: Tensor, *, of: Tensor, grad: Tensor) -> Tensor:
-    """``value`` unchanged; its derivative with respect to ``of`` is ``grad`` on top of its own."""
-    result: Tensor = _WithGradient.apply(at_least_float32(value), of, grad.detach())  # type: ignore[no-untyped-call]
-    return result
+    """``value`` unchanged, with ``grad`` added to its derivative with respect to ``of``."""
+    return _attach(at_least_float32(value), of, grad.detach())
 
 
 class _WithGradient(torch.autograd.Function):
-    """One node of the graph, where ``value + (grad * (of - of.detach())).sum()`` would be four."""
+    """One node of the graph, where ``value + (grad * (of - of.detach())).sum()`` has four."""
 
     @staticmethod
     def forward(ctx: Any, value: Tensor, of: Tensor, grad: Tensor) -> Tensor:
@@ -105,6 +113,9 @@ class _WithGradient(torch.autograd.Function):
     def backward(ctx: Any, outer: Tensor) -> tuple[Tensor, Tensor, None]:
         (grad,) = ctx.saved_tensors
         return outer, outer.sum() * grad, None
+
+
+_attach: Callable[[Tensor, Tensor, Tensor], Tensor] = _WithGradient.apply
 
 
 def _phi(gates: Gates | Tensor) -> Tensor:

@@ -8,60 +8,67 @@ import torch
 from torch import Tensor
 
 from l0arm.contracts import Gates, Objective
-from l0arm.estimators._base import BinaryEstimator
-from l0arm.estimators._baseline import baseline, checked_decay, moving_mean, remember
-from l0arm.estimators._memory import Memory
+from l0arm.estimators._base import NoiseEstimator
+from l0arm.estimators._memory import MovingMean
 from l0arm.estimators._surrogate import (
     Chain,
-    antithetic_pair,
+    binary_draw,
     checked_chain,
     loss_of,
     probabilities,
     surrogate,
-    uniform_like,
 )
 
 
 @dataclass(frozen=True)
-class AR(BinaryEstimator):
-    """``f(1[u < g(phi)]) (1 - 2 u)``, Eq. 10, with no baseline, as in the paper.
+class AR(NoiseEstimator):
+    """``f(1[u < g(phi)]) (1 - 2 u)``, Eq. 10. One evaluation of f.
 
-    With ``decay`` (0.95, say), less a moving mean of the losses of earlier steps: as unbiased, and
-    a small part of the variance.
+    Args:
+        chain: ``"exact"``: the gradient includes g'(phi). ``"printed"``: it does not, as Eq. 10 is
+            printed. That is biased unless g is the plain sigmoid.
+        decay: The share of the past in a moving mean of earlier losses (0.95, say) that is
+            subtracted as a baseline. The estimate stays unbiased and varies far less. None: no
+            baseline, as in the paper.
 
-    >>> probs = torch.tensor([0.3], requires_grad=True)
-    >>> AR()(lambda z: 2 + 0 * z.sum(), probs, torch.Generator().manual_seed(0)).item()
-    2.0
+    Raises:
+        ValueError: ``chain`` is unknown, or ``decay`` is not in [0, 1).
+
+    Example:
+        >>> import torch
+        >>> from l0arm.estimators import AR
+        >>> probs = torch.tensor([0.5], requires_grad=True)
+        >>> AR().at(lambda z: 3 * z.sum(), probs, u=torch.tensor([0.25])).backward()
+        >>> probs.grad  # 3 (1 - 2/4) / (1/2 1/2)
+        tensor([6.])
     """
 
     chain: Chain = "exact"
     decay: float | None = None
-    state: Memory | None = field(init=False, compare=False, repr=False, default=None)
+    state: MovingMean | None = field(init=False, compare=False, repr=False, default=None)
     forwards = 1
+
+    def __post_init__(self) -> None:
+        checked_chain(self.chain)
+        if self.decay is not None:
+            object.__setattr__(self, "state", MovingMean(self.decay))
 
     @property
     def unbiased(self) -> bool:
         """Not as printed: without g'(phi) the mean is another vector."""
         return self.chain == "exact"
 
-    def __post_init__(self) -> None:
-        checked_chain(self.chain)
-        if self.decay is not None:
-            checked_decay(self.decay)
-            object.__setattr__(self, "state", moving_mean())
-
     def __call__(
         self, f: Objective, gates: Gates | Tensor, generator: torch.Generator | None = None
     ) -> Tensor:
-        value = self.at(f, gates, uniform_like(probabilities(gates), generator))
-        if self.state is not None and self.decay is not None:
-            remember(self.state, value, self.decay)
+        value = super().__call__(f, gates, generator)
+        if self.state is not None:
+            self.state.update(value)
         return value
 
     def at(self, f: Objective, gates: Gates | Tensor, u: Tensor) -> Tensor:
-        """The estimate for given noise u."""
-        z, _ = antithetic_pair(u, probabilities(gates))
-        value = f(z)
-        loss = loss_of(value) if self.state is None else loss_of(value) - baseline(self.state)
+        """f(z) with the estimate attached, for given noise u and the present baseline."""
+        value = f(binary_draw(u, probabilities(gates)))
+        loss = loss_of(value) if self.state is None else loss_of(value) - self.state.value
         s = loss * (1 - 2 * u)  # Eq. 10
         return surrogate(value, s, gates, self.chain)

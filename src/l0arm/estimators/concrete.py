@@ -12,22 +12,32 @@ import torch
 from torch import Tensor
 
 from l0arm.contracts import Gates, Objective
-from l0arm.estimators._base import BinaryEstimator
+from l0arm.estimators._base import NoiseEstimator
 from l0arm.estimators._relaxation import checked_temperature, live, logistic, relaxed, through
-from l0arm.estimators._surrogate import probabilities, uniform_like
+from l0arm.estimators._surrogate import probabilities
 from l0arm.precision import at_least_float32
 
 
 @dataclass(frozen=True)
-class Concrete(BinaryEstimator):
-    """f at ``y = sigmoid((logit pi + logit u) / temperature)`` in place of a binary draw.
+class Concrete(NoiseEstimator):
+    """f at ``y = sigmoid((logit pi + logit u) / temperature)`` instead of a binary draw.
 
-    Value and weights' gradient are those of f at y, the one estimator whose draw is not binary.
-    All units must be computed: f runs masked, and takes the time of the dense network.
+    The value, and the gradient of the weights, are those of f at y: no other estimator has a draw
+    that is not binary. Biased. All units are computed: f runs masked, in the time of the dense
+    network.
 
-    >>> probs = torch.tensor([0.5], requires_grad=True)
-    >>> Concrete().at(lambda z: z.sum(), probs, torch.tensor([0.5])).item()
-    0.5
+    Args:
+        temperature: The bias vanishes and the variance grows as it goes to 0.
+
+    Raises:
+        ValueError: ``temperature`` is not a finite number > 0.
+
+    Example:
+        >>> import torch
+        >>> from l0arm.estimators import Concrete
+        >>> probs = torch.tensor([0.5], requires_grad=True)
+        >>> Concrete().at(lambda z: z.sum(), probs, torch.tensor([0.5])).item()
+        0.5
     """
 
     temperature: float = 2 / 3
@@ -38,13 +48,8 @@ class Concrete(BinaryEstimator):
     def __post_init__(self) -> None:
         checked_temperature(self.temperature)
 
-    def __call__(
-        self, f: Objective, gates: Gates | Tensor, generator: torch.Generator | None = None
-    ) -> Tensor:
-        return self.at(f, gates, uniform_like(probabilities(gates), generator))
-
     def at(self, f: Objective, gates: Gates | Tensor, u: Tensor) -> Tensor:
-        """The estimate for given noise u."""
+        """f(y) with its graph to pi, for given noise u."""
         probs = probabilities(gates)
         pi = probs.detach()
         y, slope = relaxed(logistic(pi, u), self.temperature)

@@ -13,9 +13,17 @@ from l0arm.precision import at_least_float32
 
 @dataclass(frozen=True)
 class Deterministic(Estimator):
-    """f at the gates as they are (family ``Fixed``); phi gets no gradient.
+    """f at the gates as they are, for gates of the family ``Fixed``. phi gets no gradient.
 
-    Not among ESTIMATORS: the mean of nothing is not the gradient in phi.
+    Not one of ``ESTIMATORS``, because it estimates no gradient in phi.
+
+    Example:
+        >>> import torch
+        >>> from l0arm.estimators import Deterministic
+        >>> from l0arm.gates import Fixed
+        >>> gates = Fixed()(torch.tensor([1.0, 0.0, 1.0]))
+        >>> Deterministic()(lambda z: z.sum(), gates)
+        tensor(2.)
     """
 
     unbiased = False

@@ -1,4 +1,4 @@
-"""DisARM (also U2G): ARM with u integrated out given both draws; never more variance than ARM.
+"""DisARM (also U2G): ARM with u integrated out given both draws, so never more variance than ARM.
 
 Dong, Mnih, Tucker, "DisARM: An Antithetic Gradient Estimator for Binary Latent Variables", 2020;
 Yin, Ho, Yan, Qian, Zhou, "Probabilistic Best Subset Selection via Gradient-Based Optimization",
@@ -13,39 +13,38 @@ import torch
 from torch import Tensor
 
 from l0arm.contracts import Gates, Objective
-from l0arm.estimators._base import BinaryEstimator
+from l0arm.estimators._base import NoiseEstimator
 from l0arm.estimators._surrogate import (
     antithetic_loss,
     antithetic_pair,
     loss_of,
     probabilities,
     surrogate,
-    uniform_like,
 )
 
 
 @dataclass(frozen=True)
-class DisARM(BinaryEstimator):
+class DisARM(NoiseEstimator):
     """``1/2 (f(z) - f(z~)) (z - z~) max(pi, 1 - pi)``: exactly 0 for a gate whose draws agree.
 
-    >>> probs = torch.tensor([0.9], requires_grad=True)
-    >>> loss = DisARM().at(lambda z: z.sum(), probs, torch.tensor([0.5]))  # both draws are open
-    >>> loss.backward(); probs.grad
-    tensor([0.])
+    Two evaluations of f, at the antithetic draws z and z~ of ARM. The second is skipped if both are
+    equal.
+
+    Example:
+        >>> import torch
+        >>> from l0arm.estimators import DisARM
+        >>> probs = torch.tensor([0.9], requires_grad=True)
+        >>> loss = DisARM().at(lambda z: z.sum(), probs, torch.tensor([0.5]))  # both draws are open
+        >>> loss.backward(); probs.grad
+        tensor([0.])
     """
 
     forwards = 2
 
-    def __call__(
-        self, f: Objective, gates: Gates | Tensor, generator: torch.Generator | None = None
-    ) -> Tensor:
-        return self.at(f, gates, uniform_like(probabilities(gates), generator))
-
     def at(self, f: Objective, gates: Gates | Tensor, u: Tensor) -> Tensor:
-        """The estimate for given noise u."""
         probs = probabilities(gates)
         z, z_anti = antithetic_pair(u, probs)
-        value = f(z)
+        value = f(z)  # first, and with its graph: it also trains the weights
         difference = loss_of(value) - antithetic_loss(f, z, z_anti, value)
         s = difference / 2 * (z - z_anti) * torch.maximum(probs, 1 - probs).detach()
         return surrogate(value, s, gates)

@@ -1,4 +1,4 @@
-"""The expectation itself, summed over all 2^V draws (Eq. 6): the oracle of the estimators."""
+"""The expectation itself, summed over all 2^V draws (Eq. 6): the reference for the estimators."""
 
 from __future__ import annotations
 
@@ -15,12 +15,21 @@ from l0arm.precision import at_least_float32
 
 @dataclass(frozen=True)
 class Exact(BinaryEstimator):
-    """``E[f(z)] = sum_z p(z) f(z)``, Eq. 6; its value is the expectation, not one f(z).
+    """``E[f(z)] = sum_z p(z) f(z)``, Eq. 6. Its value is the expectation, not one f(z).
 
-    >>> probs = torch.tensor([0.5, 0.25], requires_grad=True)
-    >>> loss = Exact()(lambda z: z[0] * z[1], probs)
-    >>> loss.backward(); loss.item(), probs.grad
-    (0.125, tensor([0.2500, 0.5000]))
+    Args:
+        max_gates: The largest number of gates V that it accepts, since it evaluates f 2^V times.
+
+    Raises:
+        ValueError: ``max_gates`` is not an integer >= 1 or, when called, there are more gates.
+
+    Example:
+        >>> import torch
+        >>> from l0arm.estimators import Exact
+        >>> probs = torch.tensor([0.5, 0.25], requires_grad=True)
+        >>> loss = Exact()(lambda z: z[0] * z[1], probs)
+        >>> loss.backward(); loss.item(), probs.grad
+        (0.125, tensor([0.2500, 0.5000]))
     """
 
     max_gates: int = 16

@@ -1,7 +1,4 @@
-"""Pathwise gradients: for gates that are a smooth function of noise, z is simply differentiated.
-
-Not for Bernoulli gates, and so not among ESTIMATORS: it needs a family with ``rsample``.
-"""
+"""Pathwise gradients: draws that are a smooth function of noise are differentiated directly."""
 
 from __future__ import annotations
 
@@ -16,9 +13,22 @@ from l0arm.precision import at_least_float32
 
 @dataclass(frozen=True)
 class Pathwise(Estimator):
-    """f at ``gates.rsample()``; unbiased for the objective over these gates, one evaluation.
+    """f at ``gates.rsample()``: one evaluation, and unbiased for the objective over these gates.
 
-    A hard concrete gate that is exactly 0 has derivative 0 there, so closed units can be dropped.
+    For gates that are smooth, such as ``HardConcrete``. Not one of ``ESTIMATORS``, because
+    Bernoulli gates have no ``rsample``. A hard concrete gate that is exactly 0 has derivative 0, so
+    closed units need not be computed.
+
+    Raises:
+        TypeError: When called, the gates are not smooth.
+
+    Example:
+        >>> import torch
+        >>> from l0arm.estimators import Pathwise
+        >>> from l0arm.gates import HardConcrete
+        >>> phi = torch.zeros(2, requires_grad=True)
+        >>> loss = Pathwise()(lambda z: z.sum(), HardConcrete()(phi), torch.Generator())
+        >>> loss.backward()  # phi.grad is one sample of dE[f]/dphi
     """
 
     unbiased = True

@@ -13,9 +13,8 @@ import torch
 from torch import Tensor
 
 from l0arm.contracts import Gates, Objective
-from l0arm.estimators._base import BinaryEstimator
-from l0arm.estimators._finite import finite
-from l0arm.estimators._memory import Memory
+from l0arm.estimators._base import BinaryEstimator, is_finite_number
+from l0arm.estimators._memory import TunedParameters, checked_rate
 from l0arm.estimators._relaxation import (
     checked_temperature,
     conditional_logistic,
@@ -27,8 +26,9 @@ from l0arm.estimators._relaxation import (
     slope_of,
 )
 from l0arm.estimators._surrogate import loss_of, probabilities, surrogate, uniform_like
-from l0arm.estimators._tuning import checked_rate, descend, tuned
 from l0arm.precision import at_least_float32
+
+NAMES = ("c", "log_temperature")
 
 
 @dataclass(frozen=True)
@@ -36,36 +36,50 @@ class REBAR(BinaryEstimator):
     """``(f(b) - c f(y'))(b - pi) + c d f(y)/d logit - c d f(y')/d logit``.
 
     ``y = sigmoid(zeta / temperature)`` with zeta = logit pi + logit u, b = 1[zeta > 0], and y'
-    likewise from a zeta drawn anew given b. c and the temperature descend the squared estimate
-    after every step (Adam with step ``rate``; 0: they stay), which asks f for second derivatives.
-    f(y) and f(y') are dense: they run masked, and take the time of the dense network.
+    likewise from a zeta drawn again given b. Three evaluations of f. All units are computed at y
+    and y': f runs masked, in the time of the dense network.
 
-    >>> probs = torch.tensor([0.3, 0.5], requires_grad=True)
-    >>> value = REBAR()(lambda z: (z**2).sum(), probs, torch.Generator().manual_seed(0))
+    Args:
+        temperature: Its initial value.
+        c: The initial weight of the control variate.
+        rate: The step of Adam by which c and the temperature descend the squared estimate after
+            every call. This takes second derivatives of f. 0: they stay as they are.
+
+    Raises:
+        ValueError: An option is not finite or out of range.
+
+    Example:
+        >>> import torch
+        >>> from l0arm.estimators import REBAR
+        >>> probs = torch.tensor([0.3, 0.5], requires_grad=True)
+        >>> estimator = REBAR()
+        >>> value = estimator(lambda z: (z**2).sum(), probs, torch.Generator().manual_seed(0))
+        >>> estimator.state["c"].item() != 1.0  # tuned by one step
+        True
     """
 
-    temperature: float = 2 / 3  # at the start
-    c: float = 1.0  # at the start
+    temperature: float = 2 / 3
+    c: float = 1.0
     rate: float = 0.01
-    state: Memory = field(init=False, compare=False, repr=False)
+    state: TunedParameters = field(init=False, compare=False, repr=False)
     forwards = 3
     drops = False
 
-    @property
-    def backwards(self) -> int:
-        """Two slopes and one to the weights; what tunes c is derived through both slopes.
-
-        That is worth four more, by the operations it takes.
-        """
-        return 7 if self.rate else 3
-
     def __post_init__(self) -> None:
-        if not finite(self.c):
+        if not is_finite_number(self.c):
             raise ValueError(f"c must be a finite number, got {self.c!r}; 1 is a usual start")
         checked_rate(self.rate)
         log_temperature = torch.tensor(math.log(checked_temperature(self.temperature)))
-        memory = tuned(c=torch.tensor(float(self.c)), log_temperature=log_temperature)
-        object.__setattr__(self, "state", memory)
+        start = TunedParameters(c=torch.tensor(float(self.c)), log_temperature=log_temperature)
+        object.__setattr__(self, "state", start)
+
+    @property
+    def backwards(self) -> int:
+        """Two for the slopes, one to the weights, and the tuning.
+
+        The tuning differentiates through both slopes. Counted in operations, that is four more.
+        """
+        return 7 if self.rate else 3
 
     def __call__(
         self, f: Objective, gates: Gates | Tensor, generator: torch.Generator | None = None
@@ -74,17 +88,16 @@ class REBAR(BinaryEstimator):
         u, v = uniform_like(probs, generator), uniform_like(probs, generator)
         if self.rate == 0 or not torch.is_grad_enabled():
             return self.at(f, gates, u, v)
-        names = ("c", "log_temperature")
-        parameters = {name: self.state[name].clone().requires_grad_() for name in names}
+        parameters = {name: self.state[name].clone().requires_grad_() for name in NAMES}
         value, s = self._estimate(f, probs.detach(), u, v, **parameters)
         gradients = torch.autograd.grad(s.square().sum(), list(parameters.values()))
-        descend(
-            self.state, dict(zip(names, gradients, strict=True)), dict.fromkeys(names, self.rate)
+        self.state.descend(
+            dict(zip(NAMES, gradients, strict=True)), dict.fromkeys(NAMES, self.rate)
         )
         return surrogate(value, s.detach(), gates)
 
     def at(self, f: Objective, gates: Gates | Tensor, u: Tensor, v: Tensor) -> Tensor:
-        """The estimate for given noise, with c and the temperature as they stand."""
+        """f(b) with the estimate attached, for given noise and the present parameters."""
         state = self.state
         pi = probabilities(gates).detach()
         value, s = self._estimate(f, pi, u, v, state["c"], state["log_temperature"])
@@ -93,7 +106,7 @@ class REBAR(BinaryEstimator):
     def _estimate(
         self, f: Objective, pi: Tensor, u: Tensor, v: Tensor, c: Tensor, log_temperature: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """f(b) with its graph, and s with a graph to c and the temperature if they ask for one."""
+        """f(b) with its graph, and s, with a graph to c and the temperature if they require one."""
         b = open_gates(u, pi)
         value = f(b)
         temperature = log_temperature.to(pi).exp()

@@ -12,46 +12,50 @@ import torch
 from torch import Tensor
 
 from l0arm.contracts import Gates, Objective
-from l0arm.estimators._base import BinaryEstimator
-from l0arm.estimators._baseline import baseline, checked_decay, moving_mean, remember
-from l0arm.estimators._memory import Memory
-from l0arm.estimators._surrogate import (
-    antithetic_pair,
-    loss_of,
-    probabilities,
-    surrogate,
-    uniform_like,
-)
+from l0arm.estimators._base import NoiseEstimator
+from l0arm.estimators._memory import MovingMean
+from l0arm.estimators._surrogate import binary_draw, loss_of, probabilities, surrogate
 
 
 @dataclass(frozen=True)
-class Reinforce(BinaryEstimator):
-    """``(f(z) - b)(z - pi)``, b a moving mean of the losses of earlier steps (0 at the first).
+class Reinforce(NoiseEstimator):
+    """``(f(z) - b)(z - pi)``, where b is a moving mean of the losses of earlier steps.
 
-    >>> probs = torch.tensor([0.25], requires_grad=True)
-    >>> Reinforce().at(lambda z: 3 * z.sum(), probs, torch.tensor([0.1])).backward()
-    >>> probs.grad  # 3 (1 - 1/4) / (1/4 3/4)
-    tensor([12.])
+    One evaluation of f. b is 0 at the first step.
+
+    Args:
+        decay: The share of the past in the moving mean.
+
+    Raises:
+        ValueError: ``decay`` is not in [0, 1).
+
+    Example:
+        >>> import torch
+        >>> from l0arm.estimators import Reinforce
+        >>> probs = torch.tensor([0.25], requires_grad=True)
+        >>> Reinforce().at(lambda z: 3 * z.sum(), probs, torch.tensor([0.1])).backward()
+        >>> probs.grad  # 3 (1 - 1/4) / (1/4 3/4)
+        tensor([12.])
     """
 
     decay: float = 0.95
-    state: Memory = field(init=False, compare=False, repr=False, default_factory=moving_mean)
+    state: MovingMean = field(init=False, compare=False, repr=False)
     forwards = 1
 
     def __post_init__(self) -> None:
-        checked_decay(self.decay)
+        object.__setattr__(self, "state", MovingMean(self.decay))
 
     def __call__(
         self, f: Objective, gates: Gates | Tensor, generator: torch.Generator | None = None
     ) -> Tensor:
-        value = self.at(f, gates, uniform_like(probabilities(gates), generator))
-        remember(self.state, value, self.decay)
+        value = super().__call__(f, gates, generator)
+        self.state.update(value)
         return value
 
     def at(self, f: Objective, gates: Gates | Tensor, u: Tensor) -> Tensor:
-        """The estimate for given noise u and the baseline as it stands."""
+        """f(z) with the estimate attached, for given noise u and the present baseline."""
         probs = probabilities(gates)
-        z, _ = antithetic_pair(u, probs)
+        z = binary_draw(u, probs)
         value = f(z)
-        s = (loss_of(value) - baseline(self.state)) * (z - probs.detach())
+        s = (loss_of(value) - self.state.value) * (z - probs.detach())
         return surrogate(value, s, gates)

@@ -7,40 +7,36 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from l0arm.contracts import Gates, Objective
-from l0arm.estimators._base import BinaryEstimator
+from l0arm.estimators._base import NoiseEstimator
 from l0arm.estimators._relaxation import through
-from l0arm.estimators._surrogate import antithetic_pair, probabilities, uniform_like
+from l0arm.estimators._surrogate import binary_draw, probabilities
 from l0arm.precision import at_least_float32
 
 
 @dataclass(frozen=True)
-class ReinMax(BinaryEstimator):
-    """``1/2 |z - pi| df/dz``: in the mean, the trapezium rule for f(1) - f(0) in each gate.
+class ReinMax(NoiseEstimator):
+    """``1/2 |z - pi| df/dz``: on average, the trapezium rule for f(1) - f(0) in each gate.
 
-    So it is right if f is quadratic in each z_j, and biased from third order on.
-    Closed units must be computed: f runs masked, and takes the time of the dense network.
+    Exact if f is quadratic in each z_j, biased from third order on. One evaluation of f. Closed
+    units must be computed: f runs masked, in the time of the dense network.
 
-    >>> probs = torch.tensor([0.25], requires_grad=True)
-    >>> ReinMax().at(lambda z: (z**2).sum(), probs, torch.tensor([0.1])).backward()
-    >>> probs.grad  # 1/2 (1 - 1/4) 2 / (1/4 3/4); a closed gate gives 0, and the mean is 1
-    tensor([4.])
+    Example:
+        >>> import torch
+        >>> from l0arm.estimators import ReinMax
+        >>> probs = torch.tensor([0.25], requires_grad=True)
+        >>> ReinMax().at(lambda z: (z**2).sum(), probs, torch.tensor([0.1])).backward()
+        >>> probs.grad  # 1/2 (1 - 1/4) 2 / (1/4 3/4); a closed gate gives 0, and the mean is 1
+        tensor([4.])
     """
 
     unbiased = False
     forwards = 1
     drops = False
 
-    def __call__(
-        self, f: Objective, gates: Gates | Tensor, generator: torch.Generator | None = None
-    ) -> Tensor:
-        return self.at(f, gates, uniform_like(probabilities(gates), generator))
-
     def at(self, f: Objective, gates: Gates | Tensor, u: Tensor) -> Tensor:
-        """The estimate for given noise u."""
         probs = probabilities(gates)
-        z, _ = antithetic_pair(u, probs)
+        z = binary_draw(u, probs)
         return at_least_float32(f(through(z, probs, (z - probs.detach()).abs() / 2)))

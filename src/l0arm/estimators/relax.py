@@ -13,7 +13,7 @@ from torch import Tensor
 
 from l0arm.contracts import Gates, Objective
 from l0arm.estimators._base import BinaryEstimator
-from l0arm.estimators._memory import Memory
+from l0arm.estimators._memory import TunedParameters, checked_rate
 from l0arm.estimators._relaxation import (
     checked_temperature,
     conditional_logistic,
@@ -24,7 +24,6 @@ from l0arm.estimators._relaxation import (
     relaxed,
 )
 from l0arm.estimators._surrogate import loss_of, probabilities, surrogate, uniform_like
-from l0arm.estimators._tuning import checked_rate, descend, resize, tuned
 
 PER_GATE = ("inward", "linear")
 NAMES = (*PER_GATE, "outward", "bias")
@@ -34,20 +33,34 @@ NAMES = (*PER_GATE, "outward", "bias")
 class RELAX(BinaryEstimator):
     """``(f(b) - r(y'))(b - pi) + d r(y)/d logit - d r(y')/d logit``, with b, y, y' as in REBAR.
 
-    ``r(y) = outward . tanh(inward (y - pi)) + linear . (y - pi) + bias`` guesses the loss from the
-    gates alone. Its weights descend the squared estimate after every step (Adam with step ``rate``,
-    over sqrt(V) for the weights of the V gates, which move r together). f is asked for one value at
-    binary gates, so closed units are dropped. If the number of gates changes (shrink), the weights
-    that belong to gates start anew.
+    ``r(y) = outward . tanh(inward (y - pi)) + linear . (y - pi) + bias`` predicts the loss from the
+    gates alone. One evaluation of f, at binary gates, so closed units are not computed. If the
+    number of gates changes (shrink), the weights of r that belong to gates are initialised again.
 
-    >>> probs = torch.tensor([0.3, 0.5], requires_grad=True)
-    >>> value = RELAX()(lambda z: (z**2).sum(), probs, torch.Generator().manual_seed(0))
+    Args:
+        hidden: The number of hidden units of r.
+        temperature: Of the relaxed gates y and y'.
+        rate: The step of Adam by which the weights of r descend the squared estimate after every
+            call. Divided by sqrt(V) for weights that belong to the V gates, since those move r
+            together. 0: no tuning.
+
+    Raises:
+        ValueError: An option is not finite or out of range.
+
+    Example:
+        >>> import torch
+        >>> from l0arm.estimators import RELAX
+        >>> probs = torch.tensor([0.3, 0.5], requires_grad=True)
+        >>> estimator = RELAX(hidden=4)
+        >>> value = estimator(lambda z: (z**2).sum(), probs, torch.Generator().manual_seed(0))
+        >>> estimator.state["inward"].shape
+        torch.Size([4, 2])
     """
 
     hidden: int = 10
     temperature: float = 2 / 3
     rate: float = 0.01
-    state: Memory = field(init=False, compare=False, repr=False)
+    state: TunedParameters = field(init=False, compare=False, repr=False)
     forwards = 1
 
     def __post_init__(self) -> None:
@@ -56,8 +69,8 @@ class RELAX(BinaryEstimator):
         checked_rate(self.rate)
         checked_temperature(self.temperature)
         empty = {name: torch.zeros(0) for name in PER_GATE}  # sized at the first call
-        memory = tuned(**empty, outward=torch.zeros(self.hidden), bias=torch.zeros(()))
-        object.__setattr__(self, "state", memory)
+        start = TunedParameters(**empty, outward=torch.zeros(self.hidden), bias=torch.zeros(()))
+        object.__setattr__(self, "state", start)
 
     def __call__(
         self, f: Objective, gates: Gates | Tensor, generator: torch.Generator | None = None
@@ -73,13 +86,13 @@ class RELAX(BinaryEstimator):
         gradients = torch.autograd.grad(s.square().sum(), list(weights.values()))
         slower = self.rate / probs.numel() ** 0.5
         rates = {n: slower if n in PER_GATE else self.rate for n in NAMES}
-        descend(self.state, dict(zip(NAMES, gradients, strict=True)), rates)
-        if first:  # from now on: the size of the loss need not be learnt in small steps
+        self.state.descend(dict(zip(NAMES, gradients, strict=True)), rates)
+        if first:  # so that the size of the loss need not be learned in small steps
             self.state["bias"] = loss_of(value)
         return surrogate(value, s.detach(), gates)
 
     def at(self, f: Objective, gates: Gates | Tensor, u: Tensor, v: Tensor) -> Tensor:
-        """The estimate for given noise, with the network as it stands."""
+        """f(b) with the estimate attached, for given noise and the present weights of r."""
         probs = probabilities(gates)
         self._fit(probs, None)
         weights = {name: self.state[name].to(probs) for name in NAMES}
@@ -87,14 +100,14 @@ class RELAX(BinaryEstimator):
         return surrogate(value, s.detach(), gates)
 
     def _fit(self, probs: Tensor, generator: torch.Generator | None) -> None:
-        """Weights for this number of gates; at the very start r is 0."""
+        """Give r weights for this number of gates. At the start r is 0."""
         gates = probs.numel()
         if self.state["linear"].numel() == gates:
             return
         spread = torch.randn(
             self.hidden, gates, generator=generator, dtype=probs.dtype, device=probs.device
         )
-        resize(self.state, inward=2 * spread / gates**0.5, linear=torch.zeros(gates))
+        self.state.resize(inward=2 * spread / gates**0.5, linear=torch.zeros(gates))
 
     def _estimate(
         self, f: Objective, pi: Tensor, u: Tensor, v: Tensor, weights: dict[str, Tensor]
@@ -119,7 +132,7 @@ def _network(
     linear: Tensor,
     bias: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """``r(y)`` and its derivative in zeta, written out; pi, about which y lies, is a constant."""
+    """``r(y)`` and its derivative in zeta in closed form, where pi is a constant."""
     y, dy = relaxed(zeta, temperature)
     h = torch.tanh(inward @ (y - pi))
     guess = outward @ h + linear @ (y - pi) + bias

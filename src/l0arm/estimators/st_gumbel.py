@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from l0arm.contracts import Gates, Objective
-from l0arm.estimators._base import BinaryEstimator
+from l0arm.estimators._base import NoiseEstimator
 from l0arm.estimators._relaxation import (
     checked_temperature,
     logistic,
@@ -19,20 +18,30 @@ from l0arm.estimators._relaxation import (
     relaxed,
     through,
 )
-from l0arm.estimators._surrogate import probabilities, uniform_like
+from l0arm.estimators._surrogate import probabilities
 from l0arm.precision import at_least_float32
 
 
 @dataclass(frozen=True)
-class STGumbel(BinaryEstimator):
-    """``df/dz y (1 - y) / temperature`` at ``z = 1[y > 1/2]``, y the concrete relaxation.
+class STGumbel(NoiseEstimator):
+    """``df/dz y (1 - y) / temperature`` at ``z = 1[y > 1/2]``, where y is the concrete relaxation.
 
-    Closed units must be computed: f runs masked, and takes the time of the dense network.
+    Biased. One evaluation of f. Closed units must be computed: f runs masked, in the time of the
+    dense network.
 
-    >>> probs = torch.tensor([0.5], requires_grad=True)
-    >>> STGumbel(temperature=1.0).at(lambda z: z.sum(), probs, torch.tensor([0.5])).backward()
-    >>> probs.grad  # y (1 - y) / (pi (1 - pi))
-    tensor([1.])
+    Args:
+        temperature: Of the relaxation y. As it goes to 0, the mean goes to that of ReinMax.
+
+    Raises:
+        ValueError: ``temperature`` is not a finite number > 0.
+
+    Example:
+        >>> import torch
+        >>> from l0arm.estimators import STGumbel
+        >>> probs = torch.tensor([0.5], requires_grad=True)
+        >>> STGumbel(temperature=1.0).at(lambda z: z.sum(), probs, torch.tensor([0.5])).backward()
+        >>> probs.grad  # y (1 - y) / (pi (1 - pi))
+        tensor([1.])
     """
 
     temperature: float = 2 / 3
@@ -43,13 +52,7 @@ class STGumbel(BinaryEstimator):
     def __post_init__(self) -> None:
         checked_temperature(self.temperature)
 
-    def __call__(
-        self, f: Objective, gates: Gates | Tensor, generator: torch.Generator | None = None
-    ) -> Tensor:
-        return self.at(f, gates, uniform_like(probabilities(gates), generator))
-
     def at(self, f: Objective, gates: Gates | Tensor, u: Tensor) -> Tensor:
-        """The estimate for given noise u."""
         probs = probabilities(gates)
         pi = probs.detach()
         _, slope = relaxed(logistic(pi, u), self.temperature)

@@ -1,4 +1,4 @@
-"""Straight-through: the gradient in z is taken for one in pi. Cheap, and biased.
+"""Straight-through: the gradient in z is used as the gradient in pi. Cheap, and biased.
 
 Bengio, Leonard, Courville, "Estimating or Propagating Gradients Through Stochastic Neurons for
 Conditional Computation", 2013.
@@ -8,39 +8,36 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from l0arm.contracts import Gates, Objective
-from l0arm.estimators._base import BinaryEstimator
+from l0arm.estimators._base import NoiseEstimator
 from l0arm.estimators._relaxation import through
-from l0arm.estimators._surrogate import antithetic_pair, probabilities, uniform_like
+from l0arm.estimators._surrogate import binary_draw, probabilities
 from l0arm.precision import at_least_float32
 
 
 @dataclass(frozen=True)
-class StraightThrough(BinaryEstimator):
-    """dE[f]/dpi is taken to be df/dz at the draw: right if f is linear in each z_j, else biased.
+class StraightThrough(NoiseEstimator):
+    """Uses df/dz at the draw as dE[f]/dpi. Exact if f is linear in each z_j, biased otherwise.
 
-    Closed units must be computed: f runs masked, and takes the time of the dense network.
+    One evaluation of f. Closed units must be computed: f runs masked, in the time of the dense
+    network.
 
-    >>> probs = torch.tensor([0.3, 0.5], requires_grad=True)
-    >>> StraightThrough()(lambda z: z @ torch.tensor([1.0, 5.0]), probs).backward(); probs.grad
-    tensor([1., 5.])
+    Example:
+        >>> import torch
+        >>> from l0arm.estimators import StraightThrough
+        >>> probs = torch.tensor([0.3, 0.5], requires_grad=True)
+        >>> StraightThrough()(lambda z: z @ torch.tensor([1.0, 5.0]), probs).backward()
+        >>> probs.grad
+        tensor([1., 5.])
     """
 
     unbiased = False
     forwards = 1
     drops = False
 
-    def __call__(
-        self, f: Objective, gates: Gates | Tensor, generator: torch.Generator | None = None
-    ) -> Tensor:
-        return self.at(f, gates, uniform_like(probabilities(gates), generator))
-
     def at(self, f: Objective, gates: Gates | Tensor, u: Tensor) -> Tensor:
-        """The estimate for given noise u."""
         probs = probabilities(gates)
         pi = probs.detach()
-        z, _ = antithetic_pair(u, probs)
-        return at_least_float32(f(through(z, probs, pi * (1 - pi))))
+        return at_least_float32(f(through(binary_draw(u, probs), probs, pi * (1 - pi))))

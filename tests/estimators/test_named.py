@@ -1,4 +1,4 @@
-"""Any estimator drives any method of Bernoulli gates: by name with its options, or as an object."""
+"""Methods with Bernoulli gates take any estimator: by name with its options, or as an object."""
 
 from collections.abc import Callable
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::l0arm.EmptyGroupWarning")  # sm
 
 @every_factory
 @pytest.mark.parametrize("name", sorted(ESTIMATORS))
-def test_every_estimator_drives_every_method(make: Factory, name: str) -> None:
+def test_every_estimator_trains_every_method(make: Factory, name: str) -> None:
     method = make(1e-3, estimator=name)
     assert method.estimator == ESTIMATORS[name]()
     gated = sparsify(MLP((4, 3, 2)), method=method)
@@ -33,13 +33,13 @@ def test_options_go_to_an_estimator_given_by_name(make: Factory) -> None:
     assert make(0.1, estimator=ARMS(samples=3)).estimator == ARMS(samples=3)
 
 
-def test_the_name_of_a_method_with_one_of_its_own_stays() -> None:
+def test_the_estimator_does_not_change_the_name_of_these_methods() -> None:
     assert l0_best(0.1, estimator="arms", samples=8).name == "l0-best"
     assert generalized_dropout(0.1, estimator="arms", samples=8).name == "generalized-dropout"
 
 
 @every_factory
-def test_an_unknown_option_is_answered_with_the_known_ones(make: Factory) -> None:
+def test_an_unknown_option_is_refused_with_a_list_of_the_known_ones(make: Factory) -> None:
     message = "'rebar' has no option sampels, samples; it takes temperature, c, rate"
     with pytest.raises(TypeError, match=message):
         make(0.1, estimator="rebar", samples=3, sampels=2)
@@ -50,13 +50,13 @@ def test_an_unknown_option_is_answered_with_the_known_ones(make: Factory) -> Non
 
 
 @every_factory
-def test_an_unknown_estimator_is_answered_with_the_known_ones(make: Factory) -> None:
+def test_an_unknown_estimator_is_refused_with_a_list_of_the_known_ones(make: Factory) -> None:
     with pytest.raises(ValueError, match=r"unknown estimator 'amr'; there are ar, arm, arms, "):
         make(0.1, estimator="amr")
 
 
-def test_options_of_one_method_are_not_taken_by_another() -> None:
-    """Not even where one is made of the other: a penalty would be lost without a word."""
+def test_options_of_one_method_are_unknown_to_another() -> None:
+    """Even if one is built from the other: a penalty would be ignored silently."""
     for option in ("l1", "l2", "name"):
         with pytest.raises(TypeError, match=f"has no option {option}"):
             l0_best(0.1, **{option: 0.1})

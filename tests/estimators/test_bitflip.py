@@ -1,11 +1,10 @@
-"""Estimators that flip single gates."""
+"""Estimators that flip single gates: bitflip, UGC and local expectation."""
 
 from collections.abc import Callable
 from itertools import accumulate, pairwise
 
 import pytest
 import torch
-from tests.estimators.test_evaluations import distributed
 from tests.helpers.enumeration import (
     GATES,
     gates_of,
@@ -19,7 +18,7 @@ from tests.helpers.enumeration import (
 from torch import Tensor
 
 from l0arm.estimators import UGC, Bitflip, DisARM, LocalExpectation
-from l0arm.estimators._flips import chosen
+from l0arm.estimators.bitflip import pick_gate
 
 every_gate = pytest.mark.parametrize("g", GATES.values(), ids=GATES)
 both = pytest.mark.parametrize("q", ["variance", "uniform"])
@@ -46,7 +45,9 @@ def test_the_mean_of_bitflip_is_the_gradient(q: str, g: Callable[[Tensor], Tenso
     torch.testing.assert_close(mean, gradient(smooth, gates), rtol=0, atol=1e-10)
 
 
-@pytest.mark.parametrize("phi", [[-0.3, 0.05, 0.25], [-3.0, 0.05, 2.5]])  # none and two wait
+@pytest.mark.parametrize(
+    "phi", [[-0.3, 0.05, 0.25], [-3.0, 0.05, 2.5]]
+)  # 0 and 2 gates are flipped
 def test_the_mean_of_ugc_is_the_gradient(phi: list[float], integral: Callable[..., Tensor]) -> None:
     gates = gates_of(torch.sigmoid, phi)
     mean = torch.zeros(3, dtype=torch.float64)
@@ -59,7 +60,7 @@ def test_the_mean_of_ugc_is_the_gradient(phi: list[float], integral: Callable[..
     torch.testing.assert_close(mean, gradient(smooth, gates), rtol=0, atol=1e-10)
 
 
-def test_where_no_gate_waits_ugc_is_disarm() -> None:
+def test_without_a_gate_near_0_or_1_ugc_is_disarm() -> None:
     pi = torch.tensor([0.3, 0.5, 0.8], requires_grad=True)
     u = torch.tensor([0.1, 0.7, 0.4])
     (ugc,) = torch.autograd.grad(UGC().at(smooth, pi, u, torch.tensor(0.5)), pi)
@@ -68,7 +69,7 @@ def test_where_no_gate_waits_ugc_is_disarm() -> None:
 
 
 @pytest.mark.parametrize(("w", "evaluations"), [(0.1, 3), (0.9, 2)])
-def test_ugc_flips_a_gate_only_if_it_waits(w: float, evaluations: int) -> None:
+def test_ugc_flips_only_a_gate_that_is_near_0_or_1(w: float, evaluations: int) -> None:
     seen = []
     f = lambda z: seen.append(z) or z.sum()  # noqa: E731
     UGC().at(f, torch.tensor([0.01, 0.5]), torch.tensor([0.5, 0.3]), torch.tensor(w))
@@ -99,7 +100,7 @@ def test_the_second_moment_of_bitflip_on_a_linear_loss(q: str) -> None:
     assert moment == pytest.approx(((a * v) ** 2 / shares).sum().item())
 
 
-def test_settled_gates_are_not_flipped() -> None:
+def test_saturated_gates_are_not_flipped() -> None:
     seen = []
     f = lambda z: seen.append(z) or z.sum()  # noqa: E731
     pi = torch.tensor([0.0, 1.0], requires_grad=True)
@@ -110,9 +111,9 @@ def test_settled_gates_are_not_flipped() -> None:
     assert pi.grad.tolist() == [0, 0]
 
 
-def test_a_gate_of_weight_0_is_never_chosen_even_at_the_edges() -> None:
+def test_a_gate_of_weight_0_is_never_picked_even_at_the_edges() -> None:
     weights = torch.tensor([0.0, 1.0, 0.0, 2.0, 0.0])
-    found = [chosen(weights, torch.tensor(w)) for w in (0.0, 0.3, 1 / 3, 0.9, 1 - 2**-24, 1.0)]
+    found = [pick_gate(weights, torch.tensor(w)) for w in (0.0, 0.3, 1 / 3, 0.9, 1 - 2**-24, 1.0)]
     assert found == [1, 1, 3, 3, 3, 3]
 
 
@@ -130,7 +131,7 @@ def test_an_unknown_q_is_refused() -> None:
         Bitflip("p")
 
 
-def test_saturated_gates_do_not_wait_for_a_flip() -> None:
+def test_ugc_does_not_flip_saturated_gates() -> None:
     seen = []
     f = lambda z: seen.append(z) or z.sum()  # noqa: E731
     pi = torch.tensor([0.0, 1.0, 0.0, 1.0], requires_grad=True)
@@ -142,15 +143,15 @@ def test_saturated_gates_do_not_wait_for_a_flip() -> None:
 
 @pytest.mark.parametrize("phi", [[-0.3, 0.05, 0.25], [-3.0, 0.05, 2.5]])
 def test_among_several_processes_ugc_has_the_same_mean(
-    phi: list[float], integral: Callable[..., Tensor], monkeypatch: pytest.MonkeyPatch
+    phi: list[float], integral: Callable[..., Tensor], pretend_processes: Callable[[int], None]
 ) -> None:
-    distributed(monkeypatch, processes=2)
+    pretend_processes(2)
     test_the_mean_of_ugc_is_the_gradient(phi, integral)
 
 
 @pytest.mark.parametrize("w", [0.1, 0.9])
 def test_among_several_processes_ugc_always_flips(
-    w: float, monkeypatch: pytest.MonkeyPatch
+    w: float, pretend_processes: Callable[[int], None]
 ) -> None:
-    distributed(monkeypatch, processes=2)
-    test_ugc_flips_a_gate_only_if_it_waits(w, 3)
+    pretend_processes(2)
+    test_ugc_flips_only_a_gate_that_is_near_0_or_1(w, 3)
