@@ -38,7 +38,7 @@ def relax(bits: int) -> RELAX:
 
 
 def cell(low: float, high: float, nodes: int) -> list[tuple[float, float]]:
-    """Gauss-Legendre in t with x = 3 t^2 - 2 t^3, because the estimate has roots of u at the ends."""
+    """Gauss-Legendre in t with x = 3 t^2 - 2 t^3: the estimate has roots of u at the ends."""
     points, weights = np.polynomial.legendre.leggauss(nodes)
     t, w = (points + 1) / 2, weights / 2
     x = low + (high - low) * (3 * t**2 - 2 * t**3)
