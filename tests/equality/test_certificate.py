@@ -190,7 +190,7 @@ class Noisy(Net):
         return self.c(torch.tanh(self.b(x)))
 
 
-def test_random_train_mode_is_not_compared_and_said_so() -> None:
+def test_random_train_mode_is_noted_and_not_compared() -> None:
     found = compared(gate(Noisy()), X)
     assert found.passed
     assert {j.mode for j in found.comparisons} == {"eval"}
@@ -231,7 +231,7 @@ def test_every_pass_sees_the_buffers_as_they_are() -> None:
     assert float(gated.model.calls) == 0
 
 
-def test_train_mode_that_does_not_run_is_said_so() -> None:
+def test_train_mode_that_does_not_run_is_noted() -> None:
     found = compared(normed(), X[:1])
     assert {j.mode for j in found.comparisons} == {"eval"}
     (note,) = found.notes
@@ -245,7 +245,7 @@ def in_float32(x: Tensor) -> Tensor:
     return torch.tanh(x.float()).to(x.dtype)
 
 
-def test_a_forward_that_casts_down_is_judged_in_float32() -> None:
+def test_a_forward_that_casts_down_is_compared_in_float32() -> None:
     found = compared(gate(Net(in_float32)), X)
     assert (found.dtype, found.tolerance) == (torch.float32, 1e-5)
     assert found.passed
@@ -258,7 +258,7 @@ class OnlyFloat32(Net):
 
 
 @pytest.mark.parametrize("culprit", [False, True])
-def test_a_model_that_cannot_be_cast_is_judged_in_float32(culprit: bool) -> None:
+def test_a_model_that_cannot_be_cast_is_compared_in_float32(culprit: bool) -> None:
     found = compared(gate(OnlyFloat32(centred if culprit else torch.tanh)), X)
     assert found.dtype == torch.float32
     assert found.passed != culprit
@@ -266,7 +266,7 @@ def test_a_model_that_cannot_be_cast_is_judged_in_float32(culprit: bool) -> None
         assert found.largest > 0  # rounding
 
 
-def test_float16_weights_are_judged_in_float64() -> None:
+def test_float16_weights_are_compared_in_float64() -> None:
     gated = gate(Net().half())
     small = gated.compact(example_inputs=X.half())
     found = certificate(small)

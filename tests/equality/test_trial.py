@@ -127,7 +127,7 @@ class OnlyFloat32(nn.Module):
         return self.b(F.relu(self.a(x.float())))
 
 
-def test_a_model_that_runs_in_one_type_only_is_judged_in_it() -> None:
+def test_a_model_that_runs_in_one_type_only_is_compared_in_it() -> None:
     trial = Trial(OnlyFloat32(), (torch.rand(3, 4),), {}, ())
     assert {p.dtype for p in trial.model.parameters()} == {torch.float32}
     (entry,) = plan(OnlyFloat32(), torch.rand(3, 4)).planned
@@ -231,7 +231,7 @@ def test_the_first_layers_of_a_deep_network_are_seen(
 
 
 class Faint(nn.Module):
-    """The units matter, but by less than can be told from rounding."""
+    """The units matter, but by less than rounding could."""
 
     def __init__(self, factor: float) -> None:
         super().__init__()

@@ -10,8 +10,7 @@ import torch
 from torch import nn
 
 from l0arm.compaction.optimizer import Transfer
-from l0arm.equality.certificate import Certificate
-from l0arm.equality.certificate import certify as certified_by
+from l0arm.equality.certificate import Certificate, issue_certificate
 from l0arm.equality.example import Example
 from l0arm.gating import Gated
 from l0arm.gating.cutting import cut_copy, permanent_draw, select_inputs
@@ -121,7 +120,7 @@ def compact(
                 "sparsify"
             )
     z_bar = gated.deterministic(round_to)
-    evidence = None if example is None else certified_by(gated, z_bar, example)
+    evidence = None if example is None else issue_certificate(gated, z_bar, example)
     draw = permanent_draw(gated, z_bar)
     gated.warn_of_empty(draw)
     transfer = None if optimizer is None else Transfer(optimizer, gated, draw)

@@ -116,8 +116,8 @@ class Certificate:
             comparisons = tuple(Comparison(**entry) for entry in entries)
             dtype, notes = dtypes[record["dtype"]], tuple(record["notes"])
             found = cls(comparisons, dtype, record["inputs"], notes=notes)
-            sound = type(found.inputs) is int and all(isinstance(note, str) for note in notes)
-            return found if sound and found.passed and found.as_record() == record else None
+            valid = type(found.inputs) is int and all(isinstance(note, str) for note in notes)
+            return found if valid and found.passed and found.as_record() == record else None
         except (KeyError, TypeError, ValueError):
             return None
 
@@ -126,7 +126,9 @@ class Certificate:
         modes = " and ".join(dict.fromkeys(each.mode for each in self.comparisons))
         masks = len({each.mask for each in self.comparisons})
         at = f"{worst.difference:.1e} of max|y| at most ({worst.mode} mode, {worst.mask})"
-        notes = "; ".join([f"judged in {self.dtype}, tolerance {self.tolerance:.0e}", *self.notes])
+        notes = "; ".join(
+            [f"compared in {self.dtype}, tolerance {self.tolerance:.0e}", *self.notes]
+        )
         how = f"{modes} mode, {masks} masks, {self.inputs} inputs, {notes}"
         if self.passed:
             return f"the small network equals the gated one: {at}; {how}"
@@ -155,7 +157,7 @@ class CertificateError(ValueError):
         self.certificate = certificate
 
 
-def certify(
+def issue_certificate(
     gated: Gated, z_bar: Tensor, example: Example, *, reference: Tensor | None = None
 ) -> Certificate:
     """Compare the network that compaction makes of z-bar with the gated one; nothing is changed.

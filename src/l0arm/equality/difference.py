@@ -1,4 +1,4 @@
-"""How far the outputs of two models are apart, tensor by tensor."""
+"""The difference between the outputs of two models, tensor by tensor."""
 
 from __future__ import annotations
 

@@ -209,7 +209,7 @@ def test_every_mutant_is_refused_or_right(
         except SavedError as error:
             reasons.append(str(error))
         else:
-            judge(model, original, files, folder)
+            check_loaded(model, original, files, folder)
         assert tracemalloc.get_traced_memory()[1] < MEMORY, number
     tracemalloc.stop()
     assert 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) < 10 * MEMORY
@@ -217,7 +217,9 @@ def test_every_mutant_is_refused_or_right(
     assert all(20 < len(reason) < 2000 for reason in reasons)
 
 
-def judge(model: nn.Module, original: nn.Module, files: dict[str, bytes], folder: Path) -> None:
+def check_loaded(
+    model: nn.Module, original: nn.Module, files: dict[str, bytes], folder: Path
+) -> None:
     """The saved network itself; or, if the file of tensors was forged whole, what it holds."""
     wanted = load_file(folder / "model.safetensors")
     found = {**dict(model.named_parameters()), **dict(model.named_buffers())}

@@ -23,7 +23,7 @@ from l0arm.compaction.saved.weights import (
     tensors_once,
     write_tensors,
 )
-from l0arm.equality.certificate import Certificate, certify
+from l0arm.equality.certificate import Certificate, issue_certificate
 from l0arm.files import replacing_folder
 from l0arm.gating import Gated
 from l0arm.gating.attention import HeadAttention
@@ -97,7 +97,7 @@ def save(
     certificate = None
     if example is not None:
         reference = None if tied is None else tied.reference
-        certificate = certify(gated, z_bar, example, reference=reference)
+        certificate = issue_certificate(gated, z_bar, example, reference=reference)
     draw = permanent_draw(gated, z_bar)
     gated.warn_of_empty(draw)
     small = cut_copy(gated, draw)

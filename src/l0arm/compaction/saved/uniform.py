@@ -51,7 +51,7 @@ def tie_widths(gated: Gated) -> TiedWidths:
         gates = gated.gates
         for span in spans:
             reopen(z, span, gates, width)
-        # Built from the trained gates, not from what reopen wrote, so that it can tell a mistake.
+        # Built from the trained gates, not from what reopen wrote: it must show a mistake there.
         reopened = (trained == 0) & (z != 0)
         reference = torch.where(reopened, gates.kept_value(), trained)
     small = copy.deepcopy(config)
