@@ -29,7 +29,18 @@ LAYERS = [  # from the bottom; a module may import from any layer below its own
     {"lab"},
     {"__main__"},
 ]
+LAB_LAYERS = [  # inside the lab, from the bottom
+    {"errors"},
+    {"importing"},
+    {"data", "recipes"},
+    {"runs"},
+    {"tables"},
+    {"plots"},
+    {"bench"},
+    {"cli"},
+]
 LEVEL = {name: level for level, layer in enumerate(LAYERS) for name in layer}
+LAB_LEVEL = {name: level for level, layer in enumerate(LAB_LAYERS) for name in layer}
 BESIDE = {"models": {"gating"}}  # what each of them may import
 LAZY = {  # Gated offers these verbs as methods
     ("gating/gated.py", "compaction"),
@@ -39,6 +50,7 @@ LAZY = {  # Gated offers these verbs as methods
 HIDDEN = {"compact": "compaction", "check": "equality"}  # what those methods import
 
 FILES = [path.relative_to(ROOT) for path in sorted(ROOT.rglob("*.py"))]
+LAB_FILES = [path for path in FILES if path.parts[0] == "lab" and path != Path("lab/__init__.py")]
 every_file = pytest.mark.parametrize("path", FILES, ids=str)
 
 
@@ -111,6 +123,32 @@ def test_imports_are_absolute(path: Path) -> None:
     tree = ast.parse((ROOT / path).read_text())
     relative = [n.lineno for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) and n.level]
     assert relative == []
+
+
+def lab_imports(source: str) -> set[str]:
+    """The parts of the lab that a file imports, also inside functions and for types only."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ImportFrom) and node.module == "l0arm.lab":
+            found.update(f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            found.add(node.module or "")
+        elif isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+    return {name.split(".")[2] for name in found if name.startswith("l0arm.lab.")}
+
+
+@pytest.mark.parametrize("path", LAB_FILES, ids=str)
+def test_imports_inside_the_lab_point_down(path: Path) -> None:
+    room = path.parts[1].removesuffix(".py")
+    found = lab_imports((ROOT / path).read_text()) - {room}
+    assert [name for name in sorted(found) if LAB_LEVEL[name] >= LAB_LEVEL[room]] == []
+
+
+def test_all_imports_inside_the_lab_are_found() -> None:
+    source = "from l0arm.lab import plots\ndef f():\n from l0arm.lab.runs.folder import RunFolder"
+    assert lab_imports(source) == {"plots", "runs"}
+    assert lab_imports("import l0arm.lab.data.dataset, l0arm.files") == {"data"}
 
 
 def hidden(source: str) -> set[str]:
