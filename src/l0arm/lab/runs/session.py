@@ -75,14 +75,17 @@ class Session:
 
     def restore(self, state: dict[str, Any], rank: int = 0) -> None:
         """Load a state, or refuse the state of another network."""
-        missing = self.state().keys() - state.keys()
+        own = self.state()
+        missing = own.keys() - state.keys()
         if missing:
             raise UserError(
                 f"the checkpoint was written by another version of l0arm: it lacks "
                 f"{', '.join(sorted(missing))}; start in a new folder"
             )
+        # Checkpoints of former versions lack the gates' settings. They are those of the recipe.
+        settings = {key: own["trainee"][key] for key in own["trainee"] if key == "_extra_state"}
         try:
-            self.trainee.load_state_dict(state["trainee"])
+            self.trainee.load_state_dict(settings | state["trainee"])
             self.optimizer.load_state_dict(state["optimizer"])
             self.scaler.load_state_dict(state.get("scaler", {}))
         except (RuntimeError, ValueError) as error:
