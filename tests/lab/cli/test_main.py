@@ -12,7 +12,7 @@ import pytest
 import typer
 
 import l0arm
-from l0arm.lab.cli.main import COMMANDS, application
+from l0arm.lab.cli.main import COMMANDS, app, application
 
 Cli = Callable[[str], Any]
 PYPROJECT = Path(__file__).parents[3] / "pyproject.toml"
@@ -22,6 +22,15 @@ every_command = pytest.mark.parametrize("name", COMMANDS)
 def test_the_version_is_that_of_the_package(cli: Cli) -> None:
     ended = cli("--version")
     assert (ended.code, ended.out) == (0, f"{l0arm.__version__}\n")
+
+
+def test_the_command_line_can_be_called_from_outside(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["l0arm", "--version"])
+    with pytest.raises(SystemExit, match="0"):
+        app()
+    assert capsys.readouterr().out == f"{l0arm.__version__}\n"
 
 
 def test_the_version_lives_in_the_package_only() -> None:

@@ -43,7 +43,7 @@ GROUPS = {"compare": "Compare estimators, or finished runs."}
 def main() -> None:
     """Run the command that the command line names."""
     try:
-        application(sys.argv[1:])(prog_name="l0arm")
+        app()
     except BrokenPipeError:  # the reader of our output has gone
         sys.stderr.close()
         sys.exit(1)
@@ -56,9 +56,14 @@ def main() -> None:
         sys.exit(code)
 
 
+def app() -> None:
+    """Run the command line of this process, without what `main` makes of errors."""
+    application(sys.argv[1:])(prog_name="l0arm")
+
+
 def application(words: Sequence[str]) -> typer.Typer:
     """The command line for these words: the command they name is imported, the others listed."""
-    app = typer.Typer(
+    root = typer.Typer(
         name="l0arm",
         help="Networks that learn to be small: train, compact and compare, as in the L0-ARM paper.",
         epilog="Start with: l0arm train mlp-l0-arm --set data.name=mnist-mini --epochs 3",
@@ -73,10 +78,10 @@ def application(words: Sequence[str]) -> typer.Typer:
     for name, sentence in COMMANDS.items():
         group, _, leaf = name.rpartition(" ")
         function = _imported(name) if called.startswith(f"{name} ") else _listed
-        groups.get(group, app).command(leaf, short_help=sentence)(function)
+        groups.get(group, root).command(leaf, short_help=sentence)(function)
     for name, commands in groups.items():
-        app.add_typer(commands, name=name)
-    return app
+        root.add_typer(commands, name=name)
+    return root
 
 
 def _print_version(wanted: bool) -> None:
