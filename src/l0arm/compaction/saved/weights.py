@@ -38,7 +38,16 @@ KNOWN = {name for name, _ in DTYPES.values()}
 
 
 class SavedError(ValueError):
-    """A saved network that is refused, or that cannot be written; the message says why."""
+    """A saved network is refused, or a network cannot be saved. The message says why.
+
+    Example:
+        >>> import l0arm, tempfile
+        >>> try:
+        ...     l0arm.load(tempfile.mkdtemp(), l0arm.models.MLP)
+        ... except l0arm.SavedError as error:
+        ...     print(error)
+        /... has no l0arm.json: it is not a network that l0arm.save wrote
+    """
 
 
 @dataclass(frozen=True)
