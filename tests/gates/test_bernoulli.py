@@ -77,14 +77,16 @@ def test_initial_probabilities_spread_by_0_01(g: Callable[[Tensor], Tensor], mea
     assert initial_probs(g, mean).std().item() == pytest.approx(0.01, rel=0.03)
 
 
-def test_hard_sigmoid_starts_where_asked_and_not_at_0_698() -> None:
+def test_hard_sigmoid_starts_at_the_given_mean_and_not_at_0_698() -> None:
     """The published code inverts the other sigmoid: 0.8 becomes logit(0.8) / 7 + 1/2 = 0.698."""
     assert initial_probs(HardSigmoid(7), 0.8).mean().item() == pytest.approx(0.8, abs=3e-4)
 
 
 @every_function
 @pytest.mark.parametrize("mean", [1e-3, 0.999])
-def test_a_start_near_an_end_stays_inside(g: Callable[[Tensor], Tensor], mean: float) -> None:
+def test_an_initial_probability_near_0_or_1_is_not_saturated(
+    g: Callable[[Tensor], Tensor], mean: float
+) -> None:
     pi = initial_probs(g, mean)
     assert 0 < pi.min() <= pi.max() < 1
 
@@ -94,7 +96,7 @@ def test_a_mean_that_rounds_to_an_end_keeps_phi_finite(mean: float) -> None:
     assert Bernoulli().initial(torch.full((100,), mean)).isfinite().all()
 
 
-def test_a_seed_fixes_the_start() -> None:
+def test_a_seed_fixes_the_initial_phi() -> None:
     mean = torch.full((5,), 0.5)
     first, second = (Bernoulli().initial(mean, torch.Generator().manual_seed(1)) for _ in range(2))
     assert torch.equal(first, second)

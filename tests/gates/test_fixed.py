@@ -5,7 +5,7 @@ import torch
 from l0arm.gates import Fixed
 
 
-def test_gates_are_phi_in_training_and_after() -> None:
+def test_gates_are_phi_in_training_and_at_test_time() -> None:
     phi = torch.tensor([1.0, 0.0, 1.0], requires_grad=True)
     gates = Fixed()(phi)
     for z in (gates.sample(), gates.deterministic(0.5), gates.probs, gates.open_probability):
@@ -13,7 +13,7 @@ def test_gates_are_phi_in_training_and_after() -> None:
         assert not z.requires_grad
 
 
-def test_changing_a_draw_leaves_phi_alone() -> None:
+def test_changing_a_draw_does_not_change_phi() -> None:
     phi = torch.ones(2)
     Fixed()(phi).sample().zero_()
     Fixed()(phi).deterministic(0.5).zero_()

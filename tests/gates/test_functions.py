@@ -1,4 +1,4 @@
-"""Gate functions: their values, derivatives and inverses, and what they refuse."""
+"""Gate functions: their values, derivatives and inverses, and invalid options."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""Gaussian gates: draws have their moments, and log alpha decides."""
+"""Gaussian gates: moments of the draws, and pruning by log alpha."""
 
 import math
 
@@ -15,7 +15,7 @@ def test_draws_have_mean_and_variance() -> None:
     assert z.var().item() == pytest.approx(0.25, rel=0.02)
 
 
-def test_a_draw_is_differentiated_in_both() -> None:
+def test_a_draw_is_differentiable_in_mu_and_log_variance() -> None:
     phi = torch.tensor([[1.0, math.log(4.0), 0.0]], requires_grad=True)
     z = Gaussian()(phi).rsample(torch.Generator().manual_seed(0))
     z.backward()

@@ -17,7 +17,7 @@ def grid(points: int = 200_001) -> Tensor:
 
 
 @pytest.mark.parametrize("log_alpha", LOG_ALPHAS.tolist())
-def test_the_closed_forms_are_the_shares_of_the_noise(log_alpha: float) -> None:
+def test_the_closed_forms_are_the_fractions_of_the_noise(log_alpha: float) -> None:
     gates = HardConcrete()(torch.tensor([log_alpha], dtype=torch.float64))
     z = gates.at(grid())
     assert gates.open_probability.item() == pytest.approx((z > 0).double().mean().item(), abs=1e-5)

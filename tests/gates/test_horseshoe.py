@@ -47,7 +47,7 @@ def test_the_scale_of_a_group_is_the_mean_of_its_copies() -> None:
     assert phi.grad[:, 8].tolist() == [0.0, 0.0, 0.0]
 
 
-def test_pruned_is_what_has_a_small_mode_and_kept_is_the_mean() -> None:
+def test_gates_with_a_small_mode_are_pruned_and_others_keep_their_mean() -> None:
     phi = torch.stack([rows(-2.0, 0.0, 0.0, 0.0), rows(-2.0, 0.0, -3.0, -4.0)])
     found = gates(phi)
     assert found.score.tolist() == pytest.approx([1.3, 4.8])  # Var - E
@@ -68,6 +68,6 @@ def test_copies_of_a_group_start_equal() -> None:
     assert phi[:, 2].std() > 0
 
 
-def test_a_family_that_does_not_know_its_groups_says_so() -> None:
+def test_a_family_without_groups_is_refused() -> None:
     with pytest.raises(TypeError, match=r"Horseshoe\(\)\.within\(group_of\)"):
         Horseshoe()(torch.zeros(2, 9))

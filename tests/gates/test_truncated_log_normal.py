@@ -27,7 +27,7 @@ def quadrature(mu: float, log_sigma: float) -> tuple[np.ndarray, np.ndarray]:
     return x, mass / mass.sum()
 
 
-@pytest.mark.parametrize("case", [*CASES, (-30.0, 0.0)])  # the last: all of it in the tail
+@pytest.mark.parametrize("case", [*CASES, (-30.0, 0.0)])  # the last one is all in the tail
 def test_mean_and_signal_to_noise_ratio(case: tuple[float, float]) -> None:
     x, mass = quadrature(*case)
     mean = (np.exp(x) * mass).sum()
@@ -71,7 +71,7 @@ def test_a_draw_is_differentiated_in_mu_and_log_sigma() -> None:
     assert torch.autograd.gradcheck(draw, (phi,))
 
 
-def test_pruned_are_gates_with_more_noise_than_signal() -> None:
+def test_gates_with_more_noise_than_signal_are_pruned() -> None:
     phi = torch.tensor([[-3.0, -2.0], [-3.0, 1.0], [0.0, -5.0]])
     found = TruncatedLogNormal()(phi)
     assert (found.snr > 1).tolist() == [True, False, True]
@@ -79,13 +79,13 @@ def test_pruned_are_gates_with_more_noise_than_signal() -> None:
     assert found.open_probability.tolist() == [1.0, 0.0, 1.0]
 
 
-def test_a_gate_concentrated_at_nothing_is_pruned_too() -> None:
+def test_a_gate_concentrated_near_0_is_pruned_too() -> None:
     found = gates(-20.0, -8.0)
     assert found.snr.item() > 100
     assert found.deterministic(0.5).item() == 0.0
 
 
-def test_gates_start_as_good_as_open() -> None:
+def test_gates_start_nearly_open() -> None:
     start = TruncatedLogNormal()(TruncatedLogNormal().initial(torch.full((4,), 0.5)))
     assert start.phi.shape == (4, 2)
     assert start.snr.min().item() > 100

@@ -1,4 +1,4 @@
-"""What z is: gate functions and families of gates."""
+"""What z is: gate functions g with pi = g(phi), and one file per family of gates."""
 
 from l0arm.contracts import GateFamily, Gates
 from l0arm.gates.bernoulli import Bernoulli, BernoulliGates

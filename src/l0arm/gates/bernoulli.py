@@ -16,9 +16,13 @@ INITIAL_SPREAD = 0.01  # Sec. 5.1: g(phi) ~ N(mean, 0.01)
 
 @dataclass(frozen=True)
 class BernoulliGates(Gates):
-    """``z ~ Ber(pi)``, independent of each other."""
+    """Independent gates ``z ~ Ber(pi)``.
 
-    pi: Tensor  # g(phi), with its graph to phi
+    Attributes:
+        pi: g(phi), with its graph to phi.
+    """
+
+    pi: Tensor
 
     @property
     def probs(self) -> Tensor:
@@ -50,10 +54,19 @@ class BernoulliGates(Gates):
 class Bernoulli(GateFamily):
     """The family ``z ~ Ber(g(phi))`` for any gate function g.
 
-    >>> family = Bernoulli(ScaledSigmoid(k=7))
-    >>> phi = family.initial(torch.full((3,), 0.8), generator=torch.Generator().manual_seed(0))
-    >>> family(phi).probs
-    tensor([0.8154, 0.7971, 0.7782])
+    Args:
+        g: A gate function, or any non-decreasing callable with values in [0, 1].
+
+    Raises:
+        TypeError: ``g`` is not a function (a class, for example).
+
+    Example:
+        >>> import torch
+        >>> from l0arm.gates import Bernoulli, ScaledSigmoid
+        >>> family = Bernoulli(ScaledSigmoid(k=7))
+        >>> phi = family.initial(torch.full((3,), 0.8), generator=torch.Generator().manual_seed(0))
+        >>> family(phi).probs
+        tensor([0.8154, 0.7971, 0.7782])
     """
 
     g: GateFunction | Callable[[Tensor], Tensor] = ScaledSigmoid()
@@ -68,12 +81,12 @@ class Bernoulli(GateFamily):
         return BernoulliGates(phi, self.g(phi))
 
     def initial(self, mean: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """phi such that g(phi) ~ N(mean, 0.01), through the inverse of g itself.
+        """phi such that g(phi) ~ N(mean, 0.01), by the inverse of g.
 
-        Draws are kept halfway inside (0, 1), so that a mean near an end never saturates.
+        g(phi) is clamped to [mean / 2, (1 + mean) / 2], so that no gate starts saturated.
         """
         eps = torch.finfo(mean.dtype).eps
-        mean = mean.clamp(eps, 1 - eps)  # else a mean that rounds to 0 or 1 makes phi infinite
+        mean = mean.clamp(eps, 1 - eps)  # a mean that rounds to 0 or 1 would make phi infinite
         noise = torch.randn(mean.shape, generator=generator, dtype=mean.dtype)
         pi = mean + INITIAL_SPREAD * noise.to(mean.device)
         pi = torch.minimum(torch.maximum(pi, mean / 2), (1 + mean) / 2)

@@ -1,7 +1,7 @@
 """Gates that are not random: 1 until a method closes them.
 
-Methods that find units by their weights (magnitude, proximal steps) write phi themselves; it is
-saved, compacted and counted as any other phi.
+Methods that choose units by their weights (magnitude, proximal steps) write phi themselves. It is
+saved, compacted and counted like any other phi.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class FixedGates(Gates):
         return self.phi.detach().clone()
 
     def deterministic(self, tau: Tensor | float) -> Tensor:
-        """phi itself: there is nothing to threshold."""
+        """phi itself. tau is not used."""
         return self.phi.detach().clone()
 
     def kept_value(self) -> Tensor:
@@ -41,14 +41,18 @@ class FixedGates(Gates):
 
 @dataclass(frozen=True)
 class Fixed(GateFamily):
-    """All gates open at the start.
+    """The family ``z = phi``, for methods that close units themselves. All gates start open.
 
-    >>> Fixed().initial(torch.tensor([0.8, 0.5]))
-    tensor([1., 1.])
+    Example:
+        >>> import torch
+        >>> from l0arm.gates import Fixed
+        >>> Fixed().initial(torch.tensor([0.8, 0.5]))
+        tensor([1., 1.])
     """
 
     def __call__(self, phi: Tensor) -> FixedGates:
         return FixedGates(phi)
 
     def initial(self, mean: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """All gates open, whatever the mean."""
         return torch.ones_like(mean)

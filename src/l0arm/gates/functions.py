@@ -1,4 +1,4 @@
-"""Gate functions: how a real parameter phi becomes a probability pi = g(phi) (Sec. 3.1)."""
+"""Gate functions: they turn a real parameter phi into a probability pi = g(phi) (Sec. 3.1)."""
 
 from __future__ import annotations
 
@@ -15,13 +15,18 @@ from torch import Tensor
 class GateFunction(Protocol):
     """A non-decreasing ``g: R -> [0, 1]`` that autograd can differentiate, and its inverse.
 
-    Nothing in the library evaluates ``g(-phi)``, so ``g`` need not be antithetic.
+    The library never evaluates ``g(-phi)``, so ``g`` need not be antithetic.
+
+    Example:
+        >>> from l0arm.gates import GateFunction, HardSigmoid
+        >>> isinstance(HardSigmoid(), GateFunction)
+        True
     """
 
     def __call__(self, phi: Tensor, /) -> Tensor: ...
 
     def inverse(self, pi: Tensor, /) -> Tensor:
-        """The phi with ``g(phi) = pi``: gates are initialised by probability."""
+        """The phi with ``g(phi) = pi``, by which gates are initialised."""
         ...
 
 
@@ -29,8 +34,17 @@ class GateFunction(Protocol):
 class ScaledSigmoid:
     """``g(phi) = 1 / (1 + exp(-k phi))``, Eq. 11.
 
-    >>> ScaledSigmoid(k=7)(torch.tensor([0.0, 1.0]))
-    tensor([0.5000, 0.9991])
+    Args:
+        k: The scale of phi. The paper uses 7.
+
+    Raises:
+        ValueError: ``k`` is not a finite number > 0.
+
+    Example:
+        >>> import torch
+        >>> from l0arm.gates import ScaledSigmoid
+        >>> ScaledSigmoid(k=7)(torch.tensor([0.0, 1.0]))
+        tensor([0.5000, 0.9991])
     """
 
     k: float = 7.0
@@ -49,8 +63,17 @@ class ScaledSigmoid:
 class HardSigmoid:
     """``g(phi) = min(1, max(0, k phi / 7 + 1/2))``, Eq. 12: exactly 0 and 1 at its ends.
 
-    >>> HardSigmoid(k=7)(torch.tensor([-1.0, 0.25, 1.0]))
-    tensor([0.0000, 0.7500, 1.0000])
+    Args:
+        k: The scale of phi. The paper uses 7.
+
+    Raises:
+        ValueError: ``k`` is not a finite number > 0.
+
+    Example:
+        >>> import torch
+        >>> from l0arm.gates import HardSigmoid
+        >>> HardSigmoid(k=7)(torch.tensor([-1.0, 0.25, 1.0]))
+        tensor([0.0000, 0.7500, 1.0000])
     """
 
     k: float = 7.0
@@ -67,11 +90,22 @@ class HardSigmoid:
 
 @dataclass(frozen=True)
 class CustomGate:
-    """Any non-decreasing callable as a gate function; its inverse is found by bisection.
+    """Any non-decreasing callable as a gate function. Its inverse is found by bisection.
 
-    >>> gumbel = CustomGate(lambda phi: torch.exp(-torch.exp(-phi)))  # not antithetic
-    >>> gumbel.inverse(torch.tensor(0.5))
-    tensor(0.3665)
+    Args:
+        function: g, differentiable by autograd, with values in [0, 1].
+        low: The smallest phi that ``inverse`` may return.
+        high: The largest.
+
+    Raises:
+        ValueError: ``function`` leaves [0, 1] or, in ``inverse``, does not reach a probability.
+
+    Example:
+        >>> import torch
+        >>> from l0arm.gates import CustomGate
+        >>> gumbel = CustomGate(lambda phi: torch.exp(-torch.exp(-phi)))  # not antithetic
+        >>> gumbel.inverse(torch.tensor(0.5))
+        tensor(0.3665)
     """
 
     function: Callable[[Tensor], Tensor]
@@ -113,7 +147,7 @@ class CustomGate:
 
 
 def as_gate_function(g: GateFunction | Callable[[Tensor], Tensor]) -> GateFunction:
-    """A callable with ``inverse`` is a gate function as it is; any other becomes a CustomGate."""
+    """``g`` itself if it has an ``inverse``, else a ``CustomGate`` of it."""
     return g if isinstance(g, GateFunction) else CustomGate(g)
 
 

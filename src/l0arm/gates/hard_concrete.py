@@ -15,12 +15,18 @@ from l0arm.contracts import GateFamily, Gates
 from l0arm.precision import at_least_float32
 
 INITIAL_SPREAD = 0.01  # of log alpha
-RESOLUTION = 1e-6  # u stays this far from 0 and 1, as in the published code
+RESOLUTION = 1e-6  # u is clamped to [1e-6, 1 - 1e-6], as in the published code
 
 
 @dataclass(frozen=True)
 class HardConcreteGates(Gates):
-    """``z = clip(s (zeta - gamma) + gamma, 0, 1)``, ``s = sigmoid((logit u + phi) / beta)``."""
+    """``z = clip(s (zeta - gamma) + gamma, 0, 1)``, ``s = sigmoid((logit u + phi) / beta)``.
+
+    Attributes:
+        beta: The temperature.
+        gamma: The lower end of the stretched interval, < 0.
+        zeta: The upper end, > 1.
+    """
 
     beta: float
     gamma: float
@@ -34,7 +40,7 @@ class HardConcreteGates(Gates):
 
     @property
     def probs(self) -> Tensor:
-        """The same: what is drawn is not binary, and has no other probability."""
+        """The same as ``open_probability``: draws are not binary, so there is no other one."""
         return self.open_probability
 
     @property
@@ -43,12 +49,12 @@ class HardConcreteGates(Gates):
         return torch.sigmoid(self.phi - self.beta * math.log((1 - self.gamma) / (self.zeta - 1)))
 
     def at(self, u: Tensor) -> Tensor:
-        """z for given noise u, with its graph; a clipped gate has derivative 0."""
+        """z for given noise u, with its graph. A clipped gate has derivative 0."""
         u = u.clamp(RESOLUTION, 1 - RESOLUTION)
         return self._stretched((torch.logit(u) + self.phi) / self.beta)
 
     def rsample(self, generator: torch.Generator | None = None) -> Tensor:
-        """A draw that can be differentiated in phi."""
+        """A draw that is differentiable in phi."""
         phi = at_least_float32(self.phi.detach())
         return self.at(
             torch.rand(phi.shape, generator=generator, dtype=phi.dtype, device=phi.device)
@@ -58,7 +64,7 @@ class HardConcreteGates(Gates):
         return self.rsample(generator).detach()
 
     def deterministic(self, tau: Tensor | float) -> Tensor:
-        """``clip(sigmoid(phi) (zeta - gamma) + gamma, 0, 1)``: has exact zeros, so needs no tau."""
+        """``clip(sigmoid(phi) (zeta - gamma) + gamma, 0, 1)``. It has exact zeros without tau."""
         return self._stretched(self.phi.detach())
 
     def kept_value(self) -> Tensor:
@@ -71,10 +77,21 @@ class HardConcreteGates(Gates):
 
 @dataclass(frozen=True)
 class HardConcrete(GateFamily):
-    """The family, with the published constants.
+    """The family of hard concrete gates, with the published constants.
 
-    >>> HardConcrete()(torch.zeros(1)).open_probability
-    tensor([0.8318])
+    Args:
+        beta: The temperature of the concrete distribution.
+        gamma: The lower end to which it is stretched before it is clipped at 0.
+        zeta: The upper end, before it is clipped at 1.
+
+    Raises:
+        ValueError: Not beta > 0, gamma < 0 and zeta > 1.
+
+    Example:
+        >>> import torch
+        >>> from l0arm.gates import HardConcrete
+        >>> HardConcrete()(torch.zeros(1)).open_probability
+        tensor([0.8318])
     """
 
     beta: float = 2 / 3
@@ -92,6 +109,6 @@ class HardConcrete(GateFamily):
         return HardConcreteGates(phi, self.beta, self.gamma, self.zeta)
 
     def initial(self, mean: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """``phi ~ N(logit(mean), 0.01)``: ``mean`` is 1 - droprate, not yet P(z != 0)."""
+        """``phi ~ N(logit(mean), 0.01)``. ``mean`` is 1 - droprate, which is not P(z != 0)."""
         noise = torch.randn(mean.shape, generator=generator, dtype=mean.dtype)
         return torch.logit(mean) + INITIAL_SPREAD * noise.to(mean.device)

@@ -18,29 +18,34 @@ from l0arm.gates.threshold import ScoredGates
 
 # Columns of phi: the means of the logarithms, the logarithms of their variances, the threshold.
 S_A, S_B, UNIT_A, UNIT_B = range(4)
-LOG_VARIANCES = 4
 THRESHOLD_COLUMN = 8
 INITIAL_MEANS = (-3.0, 0.0, 0.0, 0.0)
 INITIAL_LOG_VARIANCE = -9.0
 INITIAL_SPREAD = 0.01
 THRESHOLD = 4.0  # of -log mode, before a better one is chosen
 LARGEST_EXPONENT = 10.0
-SHOWN = (0.0, 10.0)  # -log mode from certainly kept to certainly pruned, as probs 1 to 0
 
 
 @dataclass(frozen=True)
 class HorseshoeGates(ScoredGates):
-    """phi holds four log-normals and a threshold for every gate; s_a, s_b are its group's."""
+    """``z = sqrt(s_a s_b a b)``. phi holds four log-normals and a threshold for every gate.
+
+    s_a and s_b belong to the gate's group. The score is -log mode of z. The threshold is not
+    trained by gradient.
+
+    Attributes:
+        group_of: The number of each gate's group.
+    """
 
     group_of: Tensor
-    smooth = True
+    score_range = (0.0, 10.0)
 
     @property
     def factors(self) -> tuple[Tensor, Tensor]:
         """Mean and variance of log s_a, log s_b, log a_i, log b_i: two tensors (V, 4).
 
-        A group has one s: its gates' rows hold copies, and their mean counts, so that all copies
-        get one gradient and stay equal.
+        A group has one s. The rows of its gates hold copies, and their mean is used, so that all
+        copies get the same gradient and stay equal.
         """
         rows = self.phi[:, :THRESHOLD_COLUMN].view(-1, 2, 4)
         shared, own = _group_mean(rows[..., :UNIT_A], self.group_of), rows[..., UNIT_A:]
@@ -59,22 +64,11 @@ class HorseshoeGates(ScoredGates):
 
     @property
     def score(self) -> Tensor:
-        """-log mode of z = Var - E: above the threshold, a gate is pruned."""
+        """-log mode of z = Var[log z] - E[log z]."""
         return (self.variance_of_log - self.mean_of_log).detach()
 
-    @property
-    def probs(self) -> Tensor:
-        """-log mode on a scale from 0 (pruned) to 1 (kept), for histograms."""
-        low, high = SHOWN
-        return ((high - self.score) / (high - low)).clamp(0.0, 1.0)
-
-    @property
-    def open_probability(self) -> Tensor:
-        """1 for gates that are kept, 0 for those that are pruned (a draw itself is never 0)."""
-        return (self.score <= self.thresholds.detach()).to(self.phi.dtype)
-
     def rsample(self, generator: torch.Generator | None = None) -> Tensor:
-        """A draw that can be differentiated in phi; the noise of s is one number for a group."""
+        """A draw that is differentiable in phi. All gates of a group share the noise of s."""
         mean, variance = self.factors
         shape = (2, len(mean))
         noise = torch.randn(shape, generator=generator, dtype=mean.dtype, device=mean.device)
@@ -83,13 +77,6 @@ class HorseshoeGates(ScoredGates):
         own = torch.sqrt(variance[:, UNIT_A:].sum(1)) * noise[1]
         log_z = (mean.sum(1) + shared + own) / 2
         return log_z.clamp(max=LARGEST_EXPONENT).exp()
-
-    def sample(self, generator: torch.Generator | None = None) -> Tensor:
-        return self.rsample(generator).detach()
-
-    def deterministic(self, tau: Tensor | float) -> Tensor:
-        """E[z] where -log mode is below the gate's own threshold. tau is not used."""
-        return self.kept_value() * self.open_probability
 
     def kept_value(self) -> Tensor:
         """E[z] = exp(E[log z] + Var[log z] / 2)."""
@@ -100,11 +87,21 @@ class HorseshoeGates(ScoredGates):
 
 @dataclass(frozen=True)
 class Horseshoe(GateFamily):
-    """The family; ``within`` tells it which gates share a group.
+    """The family of half-Cauchy scales, one for each unit times one for its group.
 
-    >>> phi = Horseshoe().initial(torch.full((3,), 0.5))
-    >>> Horseshoe().within(torch.tensor([0, 0, 1]))(phi).open_probability
-    tensor([1., 1., 1.])
+    Args:
+        threshold: The initial threshold of -log mode, above which a gate is pruned.
+        group_of: The number of each gate's group. ``within`` sets it.
+
+    Raises:
+        TypeError: When called, ``group_of`` is not set.
+
+    Example:
+        >>> import torch
+        >>> from l0arm.gates import Horseshoe
+        >>> phi = Horseshoe().initial(torch.full((3,), 0.5))
+        >>> Horseshoe().within(torch.tensor([0, 0, 1]))(phi).open_probability
+        tensor([1., 1., 1.])
     """
 
     threshold: float = THRESHOLD
@@ -122,6 +119,7 @@ class Horseshoe(GateFamily):
         return HorseshoeGates(phi, self.group_of)
 
     def initial(self, mean: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """The same start for all gates but for a small spread, whatever the mean."""
         row = mean.new_tensor([*INITIAL_MEANS, *[INITIAL_LOG_VARIANCE] * 4, self.threshold])
         noise = torch.randn((len(mean), 9), generator=generator, dtype=mean.dtype).to(mean.device)
         varied = torch.zeros_like(row)

@@ -1,6 +1,7 @@
-"""Where to cut g(phi) into closed and open: a fixed tau (Eq. 14), or the valley of its histogram.
+"""Thresholds that close gates: tau for probabilities (Eq. 14), and scores with their own threshold.
 
-The paper leaves a tau that depends on the histogram to future work (Sec. 3.2); this is one.
+The paper leaves a tau that depends on the histogram of g(phi) to future work (Sec. 3.2). ``valley``
+is one.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import math
 from abc import abstractmethod
 from dataclasses import dataclass
 from numbers import Real
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -18,8 +20,8 @@ from l0arm.contracts import Gates
 DEFAULT_TAU = 0.5
 
 
-def finite(threshold: float) -> float:
-    """A method's own threshold, which may be any number."""
+def checked_threshold(threshold: float) -> float:
+    """``threshold`` itself, the one of a method's scores, if it is a finite number."""
     if not (isinstance(threshold, Real) and math.isfinite(threshold)):
         raise ValueError(f"threshold must be a finite number; got {threshold!r}")
     return float(threshold)
@@ -27,10 +29,16 @@ def finite(threshold: float) -> float:
 
 @dataclass(frozen=True)
 class ScoredGates(Gates):
-    """Gates that are pruned where a score exceeds a threshold of their own.
+    """Smooth gates that are pruned if a score exceeds a threshold of their own.
 
     The threshold is the last column of phi: saved with it, but not trained by gradient.
+
+    Attributes:
+        score_range: Scores from certainly kept to certainly pruned, shown as ``probs`` 1 to 0.
     """
+
+    smooth = True
+    score_range: ClassVar[tuple[float, float]]
 
     @property
     @abstractmethod
@@ -42,14 +50,41 @@ class ScoredGates(Gates):
         """The threshold of every gate: a view of phi."""
         return self.phi[:, -1]
 
+    @property
+    def probs(self) -> Tensor:
+        """The score on a scale from 0 (pruned) to 1 (kept), for histograms."""
+        low, high = self.score_range
+        return ((high - self.score) / (high - low)).clamp(0.0, 1.0)
+
+    @property
+    def open_probability(self) -> Tensor:
+        """1 for gates that are kept, 0 for gates that are pruned. A draw itself is never 0."""
+        return (self.score <= self.thresholds.detach()).to(self.phi.dtype)
+
+    def sample(self, generator: torch.Generator | None = None) -> Tensor:
+        return self.rsample(generator).detach()
+
+    def deterministic(self, tau: Tensor | float) -> Tensor:
+        """E[z] for gates that are kept. tau is not used."""
+        return self.kept_value() * self.open_probability
+
 
 def valley(pi: Tensor, bins: int = 20) -> float:
-    """The middle of the emptiest stretch between the spike of closed and that of open gates.
+    """A threshold in the valley between the two peaks of a histogram of probabilities.
 
-    With gates on one side of 1/2 only there is no valley, and tau = 1/2.
+    Args:
+        pi: The probabilities of a group's gates.
+        bins: The number of bins of the histogram.
 
-    >>> valley(torch.tensor([0.01, 0.02, 0.28, 0.31, 0.97, 0.98]))
-    0.65
+    Returns:
+        The middle of the longest run of least populated bins between the peak below 1/2 and the
+        peak above it. 1/2 if all gates are on one side, or the peaks are neighbours.
+
+    Example:
+        >>> import torch
+        >>> from l0arm.gates import valley
+        >>> valley(torch.tensor([0.01, 0.02, 0.28, 0.31, 0.97, 0.98]))
+        0.65
     """
     counts = torch.histc(pi.detach().float(), bins=bins, min=0.0, max=1.0).tolist()
     half = bins // 2

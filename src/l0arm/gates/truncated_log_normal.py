@@ -2,7 +2,9 @@
 
 Neklyudov, Molchanov, Ashukha, Vetrov, "Structured Bayesian Pruning via Log-Normal Multiplicative
 Noise", 2017. All moments are computed in float64 from logarithms of the normal distribution
-function: written directly they overflow for sigma above 18.
+function Phi, because direct formulas overflow for sigma above 18. Far in the tail, differences of
+log Phi have no correct digits left, and a series is used instead: ``Phi(-t) = Phi'(t) P(s) / t``
+with s = 1/t^2 and P(s) = 1 - s + 3 s^2 - 15 s^3 + ...
 """
 
 from __future__ import annotations
@@ -14,32 +16,35 @@ import torch
 from torch import Tensor
 
 from l0arm.contracts import GateFamily, Gates
-from l0arm.gates.normal_tail import FAR, log_series
 
 A, B = -20.0, 0.0  # log z lies in [A, B]
 BOUNDS = (-20.0, 5.0)  # of mu and log sigma, as in the published code
-NOTHING = 40.0  # so far below x <= 0, Phi is less than e^-800 Phi(x)
-NEGLIGIBLE = 1e-6  # a mean below it is no signal, however concentrated
+NOTHING = 40.0  # for x <= 0, Phi(x - 40) is less than e^-800 Phi(x)
+NEGLIGIBLE = 1e-6  # gates with a smaller mean are pruned, whatever their variance
 INITIAL_MU, INITIAL_LOG_SIGMA = 0.0, -5.0  # z is 1 to half a percent
+FAR = 30.0  # the tail, where the terms of the series leave an error of 1e-15
+TERMS = 9
 
 
 @dataclass(frozen=True)
 class TruncatedLogNormalGates(Gates):
-    """``log z ~ N(mu, sigma^2)`` restricted to [A, B]; phi holds (mu, log sigma) of every gate."""
+    """``log z ~ N(mu, sigma^2)`` restricted to [A, B]. phi holds (mu, log sigma) of every gate."""
 
     smooth = True
 
     @property
     def wide(self) -> TruncatedLogNormalGates:
-        """The same in float64, cast once: parts of a gradient that cancel are summed there."""
+        """The same gates in float64, where parts of a gradient that cancel are summed."""
         return replace(self, phi=self.phi.double())
 
     @property
     def mu(self) -> Tensor:
+        """The mean of log z before truncation."""
         return self.phi[:, 0].double()
 
     @property
     def log_sigma(self) -> Tensor:
+        """The logarithm of the standard deviation of log z before truncation."""
         return self.phi[:, 1].double()
 
     @property
@@ -67,7 +72,7 @@ class TruncatedLogNormalGates(Gates):
         return torch.where(far, n * B + series, direct)
 
     def split(self, far: Tensor) -> tuple[TruncatedLogNormalGates, TruncatedLogNormalGates]:
-        """Gates for two formulas, each with harmless ones where the other holds."""
+        """Gates for two formulas, each with harmless values where the other formula applies."""
         harmless = self.phi.new_tensor([[(A + B) / 2, 0.0], [B + 1.0, -5.0]])
         return (
             replace(self, phi=torch.where(far[:, None], harmless[0], self.phi)),
@@ -76,6 +81,7 @@ class TruncatedLogNormalGates(Gates):
 
     @property
     def mean(self) -> Tensor:
+        """E[z]."""
         return self.log_moment(1).exp()
 
     @property
@@ -85,7 +91,7 @@ class TruncatedLogNormalGates(Gates):
 
     @property
     def probs(self) -> Tensor:
-        """snr^2 / (1 + snr^2): 1/2 where signal and noise are even."""
+        """snr^2 / (1 + snr^2): 1/2 if signal and noise are equal."""
         with torch.no_grad():
             squared = self.snr**2
             kept = torch.where(squared.isinf(), 1.0, squared / (1 + squared))
@@ -93,7 +99,7 @@ class TruncatedLogNormalGates(Gates):
 
     @property
     def open_probability(self) -> Tensor:
-        """1 for gates that are kept, 0 for those that are pruned (a draw itself is never 0)."""
+        """1 for gates that are kept, 0 for gates that are pruned. A draw itself is never 0."""
         return (self.deterministic(0.5) != 0).to(self.phi.dtype)
 
     def at(self, u: Tensor) -> Tensor:
@@ -107,7 +113,7 @@ class TruncatedLogNormalGates(Gates):
         return z
 
     def rsample(self, generator: torch.Generator | None = None) -> Tensor:
-        """A draw that can be differentiated in phi."""
+        """A draw that is differentiable in phi."""
         shape, device = self.phi.shape[:1], self.phi.device
         return self.at(torch.rand(shape, generator=generator, dtype=torch.float64, device=device))
 
@@ -115,13 +121,13 @@ class TruncatedLogNormalGates(Gates):
         return self.rsample(generator).detach()
 
     def deterministic(self, tau: Tensor | float) -> Tensor:
-        """E[z] where the signal-to-noise ratio passes: snr > 1 for tau = 1/2."""
+        """E[z] if the signal-to-noise ratio is large enough: snr > 1 for tau = 1/2."""
         with torch.no_grad():
             kept = self.probs > tau
             return torch.where(kept, self.mean.to(self.phi.dtype), 0.0)
 
     def kept_value(self) -> Tensor:
-        """E[z], and 0 where it is negligible."""
+        """E[z], and 0 if that is negligible."""
         return self.deterministic(0.0)
 
     def _log_mass(self, n: int) -> Tensor:
@@ -139,17 +145,34 @@ class TruncatedLogNormalGates(Gates):
 
 @dataclass(frozen=True)
 class TruncatedLogNormal(GateFamily):
-    """The family; a pretrained network starts with hardly any noise.
+    """The family of log-normal gates truncated to (e^-20, 1]. They start with hardly any noise.
 
-    >>> family = TruncatedLogNormal()
-    >>> family(family.initial(torch.full((1,), 0.5))).mean
-    tensor([0.9946], dtype=torch.float64)
+    Example:
+        >>> import torch
+        >>> from l0arm.gates import TruncatedLogNormal
+        >>> family = TruncatedLogNormal()
+        >>> family(family.initial(torch.full((1,), 0.5))).mean
+        tensor([0.9946], dtype=torch.float64)
     """
 
     def __call__(self, phi: Tensor) -> TruncatedLogNormalGates:
         return TruncatedLogNormalGates(phi)
 
     def initial(self, mean: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """mu = 0, log sigma = -5, whatever the mean asked for."""
+        """mu = 0, log sigma = -5, whatever the mean."""
         start = mean.new_tensor([INITIAL_MU, INITIAL_LOG_SIGMA])
         return start.expand(len(mean), 2).clone()
+
+
+def shortfall(s: Tensor) -> Tensor:
+    """``(1 - P(s)) / s = 1 - 3 s + 15 s^2 - ...`` of the tail series, without cancellation."""
+    total = s.new_ones(())
+    for odd in range(2 * TERMS - 1, 1, -2):
+        total = 1 - odd * s * total
+    return total
+
+
+def log_series(t: Tensor) -> Tensor:
+    """log P of the tail series, at s = 1/t^2."""
+    s = 1 / t**2
+    return (-s * shortfall(s)).log1p()

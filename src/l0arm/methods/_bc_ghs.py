@@ -14,7 +14,7 @@ from l0arm.contracts import Method, Stage
 from l0arm.estimators.pathwise import Pathwise
 from l0arm.gates import Horseshoe, HorseshoeGates
 from l0arm.gates.horseshoe import S_A, S_B, THRESHOLD, UNIT_A, UNIT_B
-from l0arm.gates.threshold import finite
+from l0arm.gates.threshold import checked_threshold
 from l0arm.gating import Gated
 from l0arm.methods.bayesian_compression import ChooseThresholds, NormalKL, clip_first_layer, noise
 from l0arm.methods.stages import warmed_up
@@ -40,7 +40,7 @@ def bc_ghs(
     lam = single(lam, "bc-ghs")
     return Method(
         "bc-ghs",
-        Horseshoe(finite(threshold)),
+        Horseshoe(checked_threshold(threshold)),
         Pathwise(),
         (HorseshoeKL(lam, scale), NormalKL(lam)),
         stages=(

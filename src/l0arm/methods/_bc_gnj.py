@@ -8,7 +8,7 @@ from l0arm.contracts import Method, Stage
 from l0arm.estimators.pathwise import Pathwise
 from l0arm.gates import Gaussian, GaussianGates
 from l0arm.gates.gaussian import THRESHOLD
-from l0arm.gates.threshold import finite
+from l0arm.gates.threshold import checked_threshold
 from l0arm.methods.bayesian_compression import ChooseThresholds, NormalKL, clip_first_layer, noise
 from l0arm.methods.stages import warmed_up
 from l0arm.penalties import GateKL
@@ -33,7 +33,7 @@ def bc_gnj(
     lam = single(lam, "bc-gnj")
     return Method(
         "bc-gnj",
-        Gaussian(finite(threshold)),
+        Gaussian(checked_threshold(threshold)),
         Pathwise(),
         (GateKL(lam, divergence), NormalKL(lam)),
         stages=(

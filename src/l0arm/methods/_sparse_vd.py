@@ -11,7 +11,7 @@ from torch import Tensor
 from l0arm.contracts import Extra, Gates, Method, Stage
 from l0arm.estimators.deterministic import Deterministic
 from l0arm.gates import Fixed
-from l0arm.gates.threshold import finite
+from l0arm.gates.threshold import checked_threshold
 from l0arm.gating import Gated
 from l0arm.methods.noise import WeightNoise
 from l0arm.methods.stages import Ramp
@@ -44,7 +44,7 @@ def sparse_vd(
         Deterministic(),
         (WeightKL(lam),),
         stages=(Stage("train", penalty=_between(warm_up)),),
-        after_step=Threshold(finite(threshold)),
+        after_step=Threshold(checked_threshold(threshold)),
         extras=noise,
     )
 

@@ -12,8 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from l0arm.gates import TruncatedLogNormalGates
-from l0arm.gates.normal_tail import FAR, log_series, shortfall
-from l0arm.gates.truncated_log_normal import A, B
+from l0arm.gates.truncated_log_normal import FAR, A, B, log_series, shortfall
 from l0arm.gating import Gated
 from l0arm.penalties.strength import Strength, checked, per_gate
 
