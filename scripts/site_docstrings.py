@@ -13,6 +13,7 @@ from griffe import Alias, AliasResolutionError, Extension, Module, Object
 
 DOCTEST = re.compile(r"((?:^|(?<=\n))( *)>>> .*(?:\n\2\S.*)*)")
 EXAMPLE = re.compile(r"^( *)Example:$", re.M)
+ROLE = re.compile(r":(?:class|func|meth|mod):(?=`)")
 
 
 class SiteDocstrings(Extension):
@@ -36,8 +37,8 @@ class SiteDocstrings(Extension):
 
 def shown(docstring: str) -> str:
     """The docstring as Markdown: doctests in fences, ``Example:`` as griffe names that section."""
-    named, found = EXAMPLE.subn(r"\1Examples:", docstring)
-    return named if found else DOCTEST.sub(r"\2```pycon\n\1\n\2```", docstring)
+    named, found = EXAMPLE.subn(r"\1Examples:", ROLE.sub("", docstring))
+    return named if found else DOCTEST.sub(r"\2```pycon\n\1\n\2```", named)
 
 
 def modules(package: Module) -> list[Module]:

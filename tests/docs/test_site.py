@@ -8,6 +8,7 @@ import pytest
 import yaml
 from tests.docs.pages import DOCS, PAGES, ROOT, fences, links
 
+INSIDE = r"`((?!src|tests|examples|scripts)\w+/[\w/]*\w+\.py)`"  # of the package: `gating/draw.py`
 LANGUAGES = {"python", "bash", "toml", "json", "text"}
 
 
@@ -52,6 +53,7 @@ def test_links_stay_on_the_site(name: str) -> None:
 @pytest.mark.parametrize("name", sorted(PAGES))
 def test_source_files_that_are_named_exist(name: str) -> None:
     named = re.findall(r"`((?:src|tests|examples|scripts)/[\w/]+\.\w+)`", PAGES[name])
+    named += [f"src/l0arm/{path}" for path in re.findall(INSIDE, PAGES[name])]
     assert [path for path in named if not (ROOT / path).exists()] == []
 
 
