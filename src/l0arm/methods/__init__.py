@@ -1,4 +1,8 @@
-"""Names for combinations: METHODS maps a name to a factory."""
+"""Methods of sparsification: one file per method. ``METHODS`` maps a name to its factory.
+
+A factory returns a ``Method``: a combination of gates, an estimator, penalties and stages.
+``Course`` runs the stages in any training loop.
+"""
 
 from __future__ import annotations
 

@@ -1,23 +1,23 @@
-"""BC-GHS: Bayesian compression with a group horseshoe prior (Louizos et al. 2017)."""
+"""BC-GHS: Bayesian compression with a group horseshoe prior.
+
+Louizos, Ullrich, Welling, "Bayesian Compression for Deep Learning", 2017.
+"""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from l0arm.contracts import Method, Stage
-from l0arm.estimators.pathwise import Pathwise
+from l0arm.contracts import Gates, Method
 from l0arm.gates import Horseshoe, HorseshoeGates
 from l0arm.gates.horseshoe import S_A, S_B, THRESHOLD, UNIT_A, UNIT_B
 from l0arm.gates.threshold import checked_threshold
 from l0arm.gating import Gated
-from l0arm.methods.bayesian_compression import ChooseThresholds, NormalKL, clip_first_layer, noise
-from l0arm.methods.stages import warmed_up
+from l0arm.methods.bayesian_compression import compression_method
 from l0arm.penalties.kl import gamma_kl, inverse_gamma_kl
 from l0arm.penalties.strength import single
 
@@ -31,31 +31,46 @@ def bc_ghs(
     held_out: float = 0.05,
     warm_up: float = 0.1,
 ) -> Method:
-    """Minimise E[data loss] + lam KL(q(z, w) || p); the published lam is 1/N.
+    """Minimise E[data loss] + lam KL(q(z, w) || p), with half-Cauchy priors.
 
-    A unit has a scale z = s z~ under half-Cauchy priors, s ~ C+(0, scale) for its group and
-    z~ ~ C+(0, 1) for itself. Pruned are units with -log mode(z) above the threshold of their group:
-    ``threshold``, until the last tenth of the training finds better ones on images held out.
+    A unit has a scale z = s z~, with s ~ C+(0, scale) for its group and z~ ~ C+(0, 1) for itself.
+    Units with -log mode(z) above the threshold of their group are pruned. In the last tenth of the
+    training, the stage ``settle``, the thresholds are fixed at values found by validation.
+
+    Args:
+        lam: The strength. The published one is 1/N.
+        scale: The scale of the half-Cauchy prior of a group.
+        threshold: The threshold of all groups before that stage.
+        tolerance: How many points of accuracy a group's threshold may cost in the validation.
+        held_out: The share of the training images that are held out for the validation.
+        warm_up: The share of the first nine tenths in which the penalty grows from 0 to ``lam``.
+
+    Returns:
+        The method, for ``sparsify(model, method=...)``.
+
+    Raises:
+        ValueError: An option is out of range.
+
+    Example:
+        >>> from l0arm.methods import bc_ghs
+        >>> [(stage.name, stage.share) for stage in bc_ghs(1 / 60_000).stages]
+        [('train', 0.9), ('settle', 0.1)]
     """
     lam = single(lam, "bc-ghs")
-    return Method(
+    return compression_method(
         "bc-ghs",
         Horseshoe(checked_threshold(threshold)),
-        Pathwise(),
-        (HorseshoeKL(lam, scale), NormalKL(lam)),
-        stages=(
-            Stage("train", 0.9, penalty=warmed_up(warm_up)),
-            Stage("settle", 0.1, enter=ChooseThresholds(tolerance)),
-        ),
-        after_step=clip_first_layer,
-        extras=noise,
+        HorseshoeKL(lam, scale),
+        lam,
+        tolerance=tolerance,
         held_out=held_out,
+        warm_up=warm_up,
     )
 
 
 @dataclass(frozen=True)
 class HorseshoeKL:
-    """``lam`` times the divergence of s_a, s_b once for a group, of a_i, b_i for every gate."""
+    """``lam`` times the divergence of s_a, s_b once per group, and of a_i, b_i for every gate."""
 
     lam: float
     scale: float  # b of s ~ C+(0, b), so s_a ~ Gamma(1/2, b^2)
@@ -66,20 +81,15 @@ class HorseshoeKL:
                 f"the scale of a half-Cauchy must be > 0, and finite; got {self.scale!r}"
             )
 
-    def __call__(self, gated: Gated, gates: Any) -> Tensor:
-        of_units, of_groups = divergences(gates, self.scale)
-        first = torch.unique_consecutive(gated.group_of, return_counts=True)[1].cumsum(0)
-        starts = torch.cat([first.new_zeros(1), first[:-1]])
-        return self.lam * (of_units.sum() + of_groups[starts].sum())
-
-
-def divergences(gates: HorseshoeGates, scale: float) -> tuple[Tensor, Tensor]:
-    """At every gate: the divergence of its own factors, and of its group's."""
-    mean, variance = gates.factors
-    of_unit = gamma_kl(mean[:, UNIT_A], variance[:, UNIT_A]) + inverse_gamma_kl(
-        mean[:, UNIT_B], variance[:, UNIT_B]
-    )
-    of_group = gamma_kl(mean[:, S_A], variance[:, S_A], scale**2) + inverse_gamma_kl(
-        mean[:, S_B], variance[:, S_B]
-    )
-    return of_unit, of_group
+    def __call__(self, gated: Gated, gates: Gates) -> Tensor:
+        assert isinstance(gates, HorseshoeGates)
+        mean, variance = gates.factors
+        of_unit = gamma_kl(mean[:, UNIT_A], variance[:, UNIT_A]) + inverse_gamma_kl(
+            mean[:, UNIT_B], variance[:, UNIT_B]
+        )
+        of_group = gamma_kl(mean[:, S_A], variance[:, S_A], self.scale**2) + inverse_gamma_kl(
+            mean[:, S_B], variance[:, S_B]
+        )
+        ends = torch.unique_consecutive(gated.group_of, return_counts=True)[1].cumsum(0)
+        first = torch.cat([ends.new_zeros(1), ends[:-1]])  # the first gate of each group
+        return self.lam * (of_unit.sum() + of_group[first].sum())

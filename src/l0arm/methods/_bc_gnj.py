@@ -1,16 +1,17 @@
-"""BC-GNJ: Bayesian compression with a group normal-Jeffreys prior (Louizos et al. 2017)."""
+"""BC-GNJ: Bayesian compression with a group normal-Jeffreys prior.
+
+Louizos, Ullrich, Welling, "Bayesian Compression for Deep Learning", 2017.
+"""
 
 from __future__ import annotations
 
 from torch import Tensor
 
-from l0arm.contracts import Method, Stage
-from l0arm.estimators.pathwise import Pathwise
+from l0arm.contracts import Method
 from l0arm.gates import Gaussian, GaussianGates
 from l0arm.gates.gaussian import THRESHOLD
 from l0arm.gates.threshold import checked_threshold
-from l0arm.methods.bayesian_compression import ChooseThresholds, NormalKL, clip_first_layer, noise
-from l0arm.methods.stages import warmed_up
+from l0arm.methods.bayesian_compression import compression_method
 from l0arm.penalties import GateKL
 from l0arm.penalties.kl import log_uniform_kl
 from l0arm.penalties.strength import single
@@ -24,25 +25,39 @@ def bc_gnj(
     held_out: float = 0.05,
     warm_up: float = 0.1,
 ) -> Method:
-    """Minimise E[data loss] + lam KL(q(z, w) || p); the published lam is 1/N.
+    """Minimise E[data loss] + lam KL(q(z, w) || p), with p(z) ~ 1/|z|.
 
-    A unit has a scale z ~ N(mu, sigma^2) under p(z) ~ 1/|z|, its weights are N(z theta, z^2 s^2)
-    under N(0, z^2). Pruned are units with log(sigma^2 / mu^2) above the threshold of their group:
-    ``threshold``, until the last tenth of the training finds better ones on images held out.
+    A unit has a scale z ~ N(mu, sigma^2), and its weights are N(z theta, z^2 s^2) under N(0, z^2).
+    Units with log(sigma^2 / mu^2) above the threshold of their group are pruned. In the last tenth
+    of the training, the stage ``settle``, the thresholds are fixed at values found by validation.
+
+    Args:
+        lam: The strength. The published one is 1/N.
+        threshold: The threshold of all groups before that stage.
+        tolerance: How many points of accuracy a group's threshold may cost in the validation.
+        held_out: The share of the training images that are held out for the validation.
+        warm_up: The share of the first nine tenths in which the penalty grows from 0 to ``lam``.
+
+    Returns:
+        The method, for ``sparsify(model, method=...)``.
+
+    Raises:
+        ValueError: An option is out of range.
+
+    Example:
+        >>> from l0arm.methods import bc_gnj
+        >>> [(stage.name, stage.share) for stage in bc_gnj(1 / 60_000).stages]
+        [('train', 0.9), ('settle', 0.1)]
     """
     lam = single(lam, "bc-gnj")
-    return Method(
+    return compression_method(
         "bc-gnj",
         Gaussian(checked_threshold(threshold)),
-        Pathwise(),
-        (GateKL(lam, divergence), NormalKL(lam)),
-        stages=(
-            Stage("train", 0.9, penalty=warmed_up(warm_up)),
-            Stage("settle", 0.1, enter=ChooseThresholds(tolerance)),
-        ),
-        after_step=clip_first_layer,
-        extras=noise,
+        GateKL(lam, divergence),
+        lam,
+        tolerance=tolerance,
         held_out=held_out,
+        warm_up=warm_up,
     )
 
 

@@ -1,7 +1,8 @@
-"""GD: generalized dropout (Srinivas & Babu 2016). A reconstruction.
+"""GD: generalized dropout, reconstructed.
 
-Only the idea could be read (Bernoulli gates whose keep probabilities are learned under a Beta
-prior); penalty, gradient and constants are the natural reading of it, not the published code.
+Srinivas, Babu, "Generalized Dropout", 2016. Only the idea was available (Bernoulli gates whose keep
+probabilities are learned under a Beta prior). Penalty, gradient and constants are the natural
+reading of it, not the published code.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from l0arm.gates import Bernoulli, HardSigmoid
 from l0arm.gating import Gated
 from l0arm.penalties import BetaPrior, Strength
 
-NEAREST = 1e-3  # pi stays this far from 0 and 1
+NEAREST = 1e-3  # the smallest distance of pi from 0 and 1
 
 
 def generalized_dropout(
@@ -28,13 +29,29 @@ def generalized_dropout(
     estimator: Estimator | str = "straight-through",
     **options: Any,
 ) -> Method:
-    """The most probable keep probabilities under a Beta(a, b) prior, by straight-through gradients.
+    """Find the most probable keep probabilities under a Beta(a, b) prior.
 
-    The probability itself is the parameter: pi = phi + 1/2. A unit with pi > 1/2 stays, times pi.
-    Any estimator can drive it; ``options`` are those of an estimator given by its name.
+    The probability itself is the parameter: pi = phi + 1/2. A unit with pi > 1/2 is kept and
+    multiplied by pi.
 
-    >>> generalized_dropout(0.1, estimator="arms", samples=8).estimator
-    ARMS(samples=8)
+    Args:
+        lam: The strength of the prior. One number, or one per group.
+        a: The first parameter of the Beta prior.
+        b: The second.
+        estimator: How phi gets a gradient: an estimator, or a name of ``ESTIMATORS``.
+        **options: Options of an estimator that is given by its name.
+
+    Returns:
+        The method, for ``sparsify(model, method=...)``.
+
+    Raises:
+        TypeError: The estimator has no such option.
+        ValueError: The estimator is unknown, or a number is out of range.
+
+    Example:
+        >>> from l0arm.methods import generalized_dropout
+        >>> generalized_dropout(0.1, estimator="arms", samples=8).estimator
+        ARMS(samples=8)
     """
     return Method(
         "generalized-dropout",
@@ -46,6 +63,6 @@ def generalized_dropout(
 
 
 def clamp_phi(gated: Gated, optimizer: torch.optim.Optimizer) -> None:
-    """pi within [0.001, 0.999]: at 0 and 1 the prior diverges and the hard sigmoid is flat."""
+    """Clamp pi to [0.001, 0.999]: at 0 and 1 the prior diverges and the hard sigmoid is flat."""
     with torch.no_grad():
         gated.phi.clamp_(NEAREST - 0.5, 0.5 - NEAREST)

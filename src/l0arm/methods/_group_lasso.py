@@ -1,4 +1,8 @@
-"""Group lasso with proximal steps: exact zeros (GL; Wen et al. 2016 penalise by subgradient)."""
+"""Group lasso (GL) with proximal steps, which give exact zeros.
+
+Wen, Wu, Wang, Chen, Li, "Learning Structured Sparsity in Deep Neural Networks", 2016, use the same
+penalty with subgradients.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from l0arm.contracts import Method, Stage, constant
-from l0arm.estimators.deterministic import Deterministic
+from l0arm.contracts import Method, Stage
+from l0arm.estimators import Deterministic
 from l0arm.gates import Fixed
 from l0arm.gating import Gated, Group, Slice
 from l0arm.gating.layout import named_tensors
@@ -20,10 +24,26 @@ from l0arm.penalties.strength import Strength, checked, per_group
 
 
 def group_lasso(lam: Strength, *, pretrain: float = 0.1, finetune: float = 0.2) -> Method:
-    """Minimise data loss + lam sum_g sqrt(|g|) ||theta_g||_2; a unit that reaches 0 is closed.
+    """Minimise data loss + lam sum_g sqrt(|g|) ||theta_g||_2. A unit that reaches 0 is closed.
 
-    Stages: plain training, training with the penalty, and without it again on what is left. A share
-    of 0 leaves its stage out.
+    The penalty acts in the middle stage only, between plain training and fine-tuning.
+
+    Args:
+        lam: The strength of the penalty. One number, or one per group.
+        pretrain: The share of the epochs before the penalty. 0 leaves the stage out.
+        finetune: The share of the epochs after it. 0 leaves the stage out.
+
+    Returns:
+        The method, for ``sparsify(model, method=...)``.
+
+    Raises:
+        ValueError: ``lam`` is negative or not finite, or the shares leave no epochs for the
+            penalty.
+
+    Example:
+        >>> from l0arm.methods import group_lasso
+        >>> [stage.name for stage in group_lasso(1e-3, finetune=0).stages]
+        ['pretrain', 'shrink']
     """
     check_parts("to shrink in", pretrain=pretrain, finetune=finetune)
     before = (Stage("pretrain", pretrain, penalty=never),) if pretrain else ()
@@ -32,7 +52,7 @@ def group_lasso(lam: Strength, *, pretrain: float = 0.1, finetune: float = 0.2) 
         "group-lasso",
         Fixed(),
         Deterministic(),
-        stages=(*before, Stage("shrink", 1 - pretrain - finetune, penalty=constant), *after),
+        stages=(*before, Stage("shrink", 1 - pretrain - finetune), *after),
         after_step=ProximalStep(checked(lam)),
         check=OnePerGroup(lam, "lam"),
     )
@@ -42,10 +62,11 @@ def group_lasso(lam: Strength, *, pretrain: float = 0.1, finetune: float = 0.2) 
 class ProximalStep:
     """``theta_g <- theta_g max(0, 1 - lr lam sqrt(|g|) / ||theta_g||)`` for every unit g.
 
-    This is the proximal operator of lr lam sqrt(|g|) ||.||. With momentum m a constant gradient
-    moves the weights by lr / (1 - m), which then stands for lr. (Adam's steps have no common lr;
-    its scalar rate is taken, and lam means something else.) A unit is the weights it counts, with
-    the bias of what makes it: a filter without a kernel would else stay alive by its bias.
+    This is the proximal operator of lr lam sqrt(|g|) ||.||. With momentum m, a constant gradient
+    moves the weights by lr / (1 - m) per step, which then replaces lr. (Adam's steps have no common
+    lr. Its scalar rate is used, and lam has another meaning.) A unit consists of the weights it
+    counts and the bias of the layer that makes it: otherwise a filter without a kernel would stay
+    alive by its bias.
     """
 
     lam: Strength
@@ -65,7 +86,7 @@ class ProximalStep:
 
 
 def _rates(gated: Gated, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """The optimizer's group of the first weight that counts, wherever it stands."""
+    """The parameter group of the optimizer that holds the first counted weight."""
     counted = next(piece.tensor for group in gated.groups for piece in group.counts)
     weight = named_tensors(gated.model)[counted]
     for group in optimizer.param_groups:
@@ -78,7 +99,7 @@ def _rates(gated: Gated, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
 
 
 def shrink(group: Group, tensors: dict[str, Tensor], by: Tensor) -> None:
-    """The proximal operator of ``sum_g by_g ||theta_g||``, in place."""
+    """Apply the proximal operator of ``sum_g by_g ||theta_g||``, in place."""
     pieces = members(group, tensors)
     squares = [per_unit(tensors[p.tensor] ** 2, p, group.units) for p in pieces]
     norm = sum(squares[1:], squares[0]).sqrt()
@@ -88,7 +109,7 @@ def shrink(group: Group, tensors: dict[str, Tensor], by: Tensor) -> None:
 
 
 def members(group: Group, tensors: dict[str, Tensor]) -> list[Slice]:
-    """The slices of a unit: what it counts, and the biases made with it."""
+    """The slices of a unit: what it counts, and the biases of the layers that make it."""
     counted = {piece.tensor for piece in group.counts}
     makers = {p.tensor.rpartition(".")[0] for p in group.makes if p.tensor in counted}
     biases = [
@@ -102,7 +123,7 @@ def members(group: Group, tensors: dict[str, Tensor]) -> list[Slice]:
 
 
 def _scale(tensor: Tensor, piece: Slice, factor: Tensor) -> None:
-    """Multiply every unit's slice by its factor."""
+    """Multiply every unit's slice by its factor, in place."""
     if piece.dim is None:
         tensor.mul_(factor.view_as(tensor))
         return

@@ -29,18 +29,38 @@ def l0(
 ) -> Method:
     """Minimise data loss + lam E||theta||_0 (+ l1 E||theta||_1 + l2 E||theta||_2^2), Eq. 8.
 
-    ``lam`` multiplies the number of weights in the *mean* loss: the paper's 0.1/N is ``0.1 / N``.
-    Any estimator can drive it; ``options`` are those of an estimator given by its name.
+    Args:
+        lam: The strength of the L0 penalty per weight, in units of the *mean* loss: the paper's
+            0.1/N is ``0.1 / N``. One number, or one per group.
+        estimator: How phi gets a gradient: an estimator, or a name of ``ESTIMATORS``.
+        gate: The gate function g, with pi = g(phi).
+        l1: The strength of the expected L1 norm.
+        l2: The strength of the expected squared L2 norm.
+        name: The name of the method in records and tables. None: ``l0-`` and the estimator's name.
+        **options: Options of an estimator that is given by its name.
 
-    >>> l0(0.1 / 60_000, estimator="arm").penalties
-    (L0(lam=1.6666666666666667e-06),)
-    >>> l0(0.1 / 60_000, estimator="arms", samples=8).estimator
-    ARMS(samples=8)
+    Returns:
+        The method, for ``sparsify(model, method=...)``.
+
+    Raises:
+        TypeError: The estimator has no such option, or ``gate`` is a family of gates.
+        ValueError: The estimator is unknown, or a strength is negative or not finite.
+
+    Example:
+        >>> from l0arm.methods import l0
+        >>> l0(0.1 / 60_000, estimator="arm").penalties
+        (L0(lam=1.6666666666666667e-06),)
+        >>> l0(0.1 / 60_000, estimator="arms", samples=8).estimator
+        ARMS(samples=8)
     """
     if isinstance(estimator, str):
         name = name or f"l0-{estimator}"
     estimator = estimator_for(l0, estimator, options)
-    _refuse_family(gate)
+    if isinstance(gate, GateFamily):
+        raise TypeError(
+            f"gate must be a function g with pi = g(phi), got the family {gate!r}: estimators of "
+            "binary draws need Bernoulli gates; pass its g, e.g. gate=HardSigmoid()"
+        )
     penalties: tuple[Penalty, ...] = (L0(lam),)
     if l1 != 0.0:
         penalties += (L1(l1),)
@@ -58,7 +78,23 @@ def l0_arm(
     l2: Strength = 0.0,
     chain: Chain = "exact",
 ) -> Method:
-    """L0-ARM, Eq. 9. ``chain="printed"``: without g'(phi), as it is printed (docs/paper.md)."""
+    """L0-ARM, the paper's method: ``l0`` with the ARM estimator, Eq. 9.
+
+    Args:
+        lam: The strength of the L0 penalty, as in ``l0``.
+        gate: The gate function g, with pi = g(phi).
+        l1: The strength of the expected L1 norm.
+        l2: The strength of the expected squared L2 norm.
+        chain: ``"printed"`` leaves out g'(phi), as Eq. 9 is printed (docs/paper.md).
+
+    Returns:
+        The method, for ``sparsify(model, method=...)``.
+
+    Example:
+        >>> from l0arm.methods import l0_arm
+        >>> l0_arm(0.1 / 60_000).estimator
+        ARM(chain='exact')
+    """
     return l0(lam, estimator=ARM(chain), gate=gate, l1=l1, l2=l2)
 
 
@@ -70,7 +106,23 @@ def l0_ar(
     l2: Strength = 0.0,
     chain: Chain = "exact",
 ) -> Method:
-    """L0-AR, Eq. 10: one forward pass, much more variance."""
+    """L0-AR, the paper's method with one forward pass and much more variance, Eq. 10.
+
+    Args:
+        lam: The strength of the L0 penalty, as in ``l0``.
+        gate: The gate function g, with pi = g(phi).
+        l1: The strength of the expected L1 norm.
+        l2: The strength of the expected squared L2 norm.
+        chain: ``"printed"`` leaves out g'(phi), as Eq. 10 is printed (docs/paper.md).
+
+    Returns:
+        The method, for ``sparsify(model, method=...)``.
+
+    Example:
+        >>> from l0arm.methods import l0_ar
+        >>> l0_ar(0.1 / 60_000).estimator.forwards
+        1
+    """
     return l0(lam, estimator=AR(chain), gate=gate, l1=l1, l2=l2)
 
 
@@ -81,14 +133,20 @@ def l0_disarm(
     l1: Strength = 0.0,
     l2: Strength = 0.0,
 ) -> Method:
-    """L0-DisARM: the passes of L0-ARM, never more variance; the recommended default."""
+    """L0-DisARM, the default: as many forward passes as L0-ARM, and never more variance.
+
+    Args:
+        lam: The strength of the L0 penalty, as in ``l0``.
+        gate: The gate function g, with pi = g(phi).
+        l1: The strength of the expected L1 norm.
+        l2: The strength of the expected squared L2 norm.
+
+    Returns:
+        The method, for ``sparsify(model, method=...)``.
+
+    Example:
+        >>> from l0arm.methods import l0_disarm
+        >>> l0_disarm(0.1 / 60_000).name
+        'l0-disarm'
+    """
     return l0(lam, estimator=DisARM(), gate=gate, l1=l1, l2=l2)
-
-
-def _refuse_family(gate: object) -> None:
-    """These methods make the family from g; one of another distribution has no g."""
-    if isinstance(gate, GateFamily):
-        raise TypeError(
-            f"gate must be a function g with pi = g(phi), got the family {gate!r}: estimators of "
-            "binary draws need Bernoulli gates; pass its g, e.g. gate=HardSigmoid()"
-        )

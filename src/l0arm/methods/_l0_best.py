@@ -1,6 +1,6 @@
-"""l0-best: DisARM under a price per parameter; then gates are decided, and the weights averaged.
+"""l0-best: DisARM with a price per parameter, then gates fixed to open or closed, weights averaged.
 
-Evidence for each of its parts: docs/l0-best.md.
+docs/l0-best.md has the evidence for each of its parts.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from l0arm.penalties.parameters import Parameters, parameter_count
 
 Price = Literal["left", "fixed"]
 
-SURE = (100.0, *(2.0**n for n in range(9)))  # |phi| of a decided gate: sigmoid(-7 * 100) is 0
-LAST = 0.01  # of the settling is for its mean: one epoch, unless there are hundreds
+SATURATING = (100.0, *(2.0**n for n in range(9)))  # |phi| to try: sigmoid(-7 * 100) is 0
+END_SHARE = 0.01  # of the settle stage, for its mean: one epoch, unless there are hundreds
 
 
 def l0_best(
@@ -50,35 +50,63 @@ def l0_best(
 ) -> Method:
     """Minimise data loss + lam E[parameters left], and end with gates that are open or closed.
 
-    ``lam`` is the price of one parameter in the mean loss, the same in all layers. It grows from 0
-    over the first ``warm_up`` of the learning, slowly: a price that comes at once closes the layer
-    with the most weights per unit before its gates know what they are worth. For the last
-    ``settle`` of the epochs the gates are fixed, as the threshold decides: while they are
-    undecided, the thresholded network is not the one that was trained. The weights are trained on
-    with ``settle_lr`` times the optimizer's rate, and end as the mean of where they were. Where a
-    size must be kept to, ``at_most`` is the share of the parameters that may be left: the least
-    certain units close with the gates that are fixed.
+    The training has up to three stages. In ``learn``, gates and weights are trained under the
+    penalty. In ``settle``, the gates are fixed at 0 or 1 by the threshold and only the weights are
+    trained: as long as gates are undecided, the thresholded network differs from the one that was
+    trained. In ``end``, one epoch, the weights are the mean over ``settle``, and batch
+    normalisation collects its statistics for them.
 
-    Each part can be taken away: ``estimator="arm"``, ``price="fixed"`` (Eq. 17: a unit costs the
-    weights it has in the dense network), ``warm_up=0``, ``settle=0``, ``average=False`` (the rate
-    falls to zero instead). ``options`` are those of an estimator given by its name.
+    Each part can be switched off: ``estimator="arm"``, ``price="fixed"``, ``warm_up=0``,
+    ``settle=0``, ``average=False``.
+
+    Args:
+        lam: The price of one parameter in the mean loss, the same in all layers.
+        gate: The gate function g, with pi = g(phi).
+        estimator: How phi gets a gradient: an estimator, or a name of ``ESTIMATORS``.
+        price: ``"left"``: a unit costs the parameters that the network would lose with it, given
+            all other gates. ``"fixed"``: it costs the weights it has in the dense network (Eq. 17).
+        warm_up: The share of the ``learn`` stage over which the price grows from 0. If it does not
+            grow slowly, the layer with the most weights per unit is closed before its gates have
+            learned.
+        settle: The share of the epochs with fixed gates.
+        settle_lr: The factor of the learning rate of the weights in that stage.
+        average: Whether the weights end as their mean over that stage. Otherwise the learning rate
+            decays to zero.
+        at_most: The largest share of the parameters that may be left. Units with the lowest phi are
+            closed until it is met, when the gates are fixed.
+        **options: Options of an estimator that is given by its name.
+
+    Returns:
+        The method, for ``sparsify(model, method=...)``.
+
+    Raises:
+        TypeError: The estimator has no such option.
+        ValueError: An option is unknown or out of range, or ``at_most`` is given with ``settle=0``.
+
+    Example:
+        >>> from l0arm.methods import l0_best
+        >>> [stage.name for stage in l0_best(1e-3).stages]
+        ['learn', 'settle', 'end']
     """
     check_shares(warm_up=warm_up, settle=settle)
     _check_size(at_most, settle)
     learn = Stage("learn", 1 - settle, penalty=warmed_up(warm_up))
     estimator = estimator_for(l0_best, estimator, options)
-    method = _priced(l0(lam, estimator=estimator, gate=gate, name="l0-best"), lam, price)
-    if at_most < 1.0:  # a share of the whole network, so one that shrinks meanwhile is refused
+    method = replace(l0(lam, estimator=estimator, gate=gate, name="l0-best"), stages=(learn,))
+    if price == "left":
+        method = replace(method, penalties=(Parameters(lam),), extras=parameter_count)
+    elif price != "fixed":
+        raise ValueError(f"price must be 'left' or 'fixed'; got {price!r}")
+    if at_most < 1.0:  # a share of the full network: with this extra, shrink is refused
         method = replace(method, extras=parameter_count)
-    method = replace(method, stages=(learn,))
     if not settle:
         return method
-    method = replace(method, check=Decidable(at_most))
+    method = replace(method, check=CanDecide(at_most))
     decide = Decide(at_most)
     fixed = Stage("settle", settle, enter=decide, lr=settle_lr, gate_lr=0.0, penalty=never)
-    if not average:
-        return replace(method, stages=(learn, replace(fixed, anneal=half_cosine)))
-    return _averaged(method, fixed, decide)
+    if average:
+        return _averaged(method, fixed, decide)
+    return replace(method, stages=(learn, replace(fixed, anneal=half_cosine)))
 
 
 def _check_size(at_most: float, settle: float) -> None:
@@ -91,22 +119,14 @@ def _check_size(at_most: float, settle: float) -> None:
         )
 
 
-def _priced(method: Method, lam: float, price: Price) -> Method:
-    if price == "left":
-        return replace(method, penalties=(Parameters(lam),), extras=parameter_count)
-    if price != "fixed":
-        raise ValueError(f"price must be 'left' or 'fixed'; got {price!r}")
-    return method
-
-
 def _averaged(method: Method, settle: Stage, decide: Enter) -> Method:
-    """The method with a last epoch for the mean of the weights over the stage ``settle``.
+    """The method with averaged weights in the stage ``settle``, and a stage ``end`` for the mean.
 
-    That epoch changes no weight: batch normalisation sees the images once more, as its statistics
-    are those of the steps before, not of their mean.
+    The last stage changes no weight. It lets batch normalisation see the images with the mean of
+    the weights, since its statistics are those of the steps before.
     """
-    most = replace(settle, share=(1 - LAST) * settle.share, enter=DecideAndAverage(decide))
-    end = replace(settle, name="end", share=LAST * settle.share, enter=take_average, lr=0.0)
+    most = replace(settle, share=(1 - END_SHARE) * settle.share, enter=DecideAndAverage(decide))
+    end = replace(settle, name="end", share=END_SHARE * settle.share, enter=take_average, lr=0.0)
     return replace(
         method,
         stages=(*method.stages, most, end),
@@ -117,7 +137,7 @@ def _averaged(method: Method, settle: Stage, decide: Enter) -> Method:
 
 @dataclass(frozen=True)
 class Both:
-    """What two parts of a method bring along."""
+    """The extras of two parts of a method."""
 
     one: MakeExtras
     other: MakeExtras
@@ -127,58 +147,43 @@ class Both:
 
 
 @dataclass(frozen=True)
-class Decidable:
-    """Refuses, before the training, what could not be decided in the middle of it."""
+class CanDecide:
+    """A method's ``check`` that refuses, before the training, what ``Decide`` could not do."""
 
     at_most: float
 
     def __call__(self, gated: Gated) -> None:
-        surely(gated)
-        check_reachable(gated, self.at_most)
+        saturating_phi(gated)
+        cost = parameter_cost(gated)
+        least = cost.least() / cost.dense
+        if least > self.at_most:
+            raise ValueError(
+                f"at_most={self.at_most:.4g} cannot be reached: with as few units open as each "
+                f"group allows, {least:.4g} of the parameters are left; gate more layers, or raise "
+                "at_most"
+            )
 
 
 @dataclass(frozen=True)
 class Decide:
-    """Every gate is open or closed for sure, as the threshold says (Eq. 14).
+    """Fix every gate to open or closed with certainty, by the threshold (Eq. 14).
 
-    Units without a path to the output close, too: nothing has told their gates what they are for.
+    Units without a path to the output are closed too: their gates had nothing to learn from.
     """
 
     at_most: float = 1.0
 
     def __call__(self, gated: Gated, validate: Validate | None) -> None:
-        sure = surely(gated)
+        certain = saturating_phi(gated)
         with torch.no_grad():
             alive = close_dead_units(gated.layout, gated.deterministic())
             alive = trimmed(gated, alive, self.at_most)
-            gated.phi.copy_(torch.where(alive > 0, sure, -sure))
-
-
-def surely(gated: Gated) -> float:
-    """A |phi| at which g is exactly 0 and 1, with slopes that are numbers.
-
-    >>> from l0arm._sparsify import sparsify
-    >>> from l0arm.models import MLP
-    >>> surely(sparsify(MLP((3, 2)), method=l0_best(0.0)))
-    100.0
-    """
-    for sure in SURE:
-        with torch.inference_mode(False), torch.enable_grad():  # wherever it is asked
-            phi = torch.tensor([-sure, sure], dtype=gated.phi.dtype, device=gated.phi.device)
-            phi.requires_grad_()
-            probs = gated.method.gate(phi).probs
-            (slopes,) = torch.autograd.grad(probs.sum(), phi)
-        if probs.tolist() == [0.0, 1.0] and bool(slopes.isfinite().all()):
-            return sure
-    raise ValueError(
-        "l0-best ends with gates that are open or closed for sure, but this gate function is never "
-        "exactly 0 and 1 (tried: phi up to 256); clamp it, e.g. HardSigmoid(), or give settle=0"
-    )
+            gated.phi.copy_(torch.where(alive > 0, certain, -certain))
 
 
 @dataclass(frozen=True)
 class DecideAndAverage:
-    """The gates are fixed; from here on every step of the weights counts in their mean."""
+    """Fix the gates, and start to average the weights."""
 
     decide: Enter
 
@@ -187,22 +192,33 @@ class DecideAndAverage:
         begin_average(gated, validate)
 
 
-def check_reachable(gated: Gated, at_most: float) -> None:
-    """Refuse a size that the groups cannot be trimmed to."""
-    cost = parameter_cost(gated)
-    least = cost.least() / cost.dense
-    if least > at_most:
-        raise ValueError(
-            f"at_most={at_most:.4g} cannot be reached: with as few units open as each group "
-            f"allows, {least:.4g} of the parameters are left; gate more layers, or raise at_most"
-        )
+def saturating_phi(gated: Gated) -> float:
+    """A |phi| at which g is exactly 0 and 1, with finite slopes.
+
+    >>> from l0arm._sparsify import sparsify
+    >>> from l0arm.models import MLP
+    >>> saturating_phi(sparsify(MLP((3, 2)), method=l0_best(0.0)))
+    100.0
+    """
+    for size in SATURATING:
+        with torch.inference_mode(False), torch.enable_grad():  # the caller may have disabled it
+            phi = torch.tensor([-size, size], dtype=gated.phi.dtype, device=gated.phi.device)
+            phi.requires_grad_()
+            probs = gated.method.gate(phi).probs
+            (slopes,) = torch.autograd.grad(probs.sum(), phi)
+        if probs.tolist() == [0.0, 1.0] and bool(slopes.isfinite().all()):
+            return size
+    raise ValueError(
+        "l0-best ends with gates that are open or closed for sure, but this gate function is never "
+        "exactly 0 and 1 (tried: phi up to 256); clamp it, e.g. HardSigmoid(), or give settle=0"
+    )
 
 
 def trimmed(gated: Gated, z: Tensor, at_most: float) -> Tensor:
-    """z with units closed, from the lowest phi on, until ``at_most`` of the parameters are left.
+    """z with units closed, from the lowest phi up, until ``at_most`` of the parameters are left.
 
-    A group keeps its floor, and at least one unit, and all units that would save nothing. Units
-    that lose their last path to the output close with those that cut it.
+    A group keeps its floor, at least one unit, and all units that would save nothing. Units that
+    lose their last path to the output are closed together with those that cut it.
     """
     cost = parameter_cost(gated)
     limit, left = at_most * cost.dense, _left(cost, z)
@@ -219,12 +235,13 @@ def trimmed(gated: Gated, z: Tensor, at_most: float) -> Tensor:
 
 
 def _left(cost: Cost, z: Tensor) -> float:
+    """The number of parameters that are left."""
     with torch.no_grad():
         return float(cost((z > 0).double()))
 
 
 def _spare(gated: Gated, z: Tensor, unit: int) -> bool:
-    """Whether the unit's group has more open ones than it must keep."""
+    """Whether the unit's group has more open units than it must keep."""
     number = int(gated.layout.group_of[unit])
     is_open = int((z[gated.layout.span(number)] > 0).sum())
     return is_open > max(1, gated.groups[number].floor)

@@ -1,4 +1,4 @@
-"""Units removed at random: the control that every choice of units has to beat."""
+"""Units removed at random: the baseline that every other choice of units has to beat."""
 
 from __future__ import annotations
 
@@ -7,21 +7,32 @@ from dataclasses import dataclass
 import torch
 
 from l0arm.contracts import Method, Stage, Validate
-from l0arm.estimators.deterministic import Deterministic
+from l0arm.estimators import Deterministic
 from l0arm.gates import Fixed
 from l0arm.gating import Gated
 from l0arm.methods.stages import check_shares
-from l0arm.methods.weights import OnePerGroup, checked_keep, largest, shares
+from l0arm.methods.weights import OnePerGroup, checked_keep, keep_of_groups, largest
 from l0arm.penalties.strength import Strength
 
 
 def random_units(*, keep: Strength = 0.5, train: float = 0.0) -> Method:
-    """Keep the share ``keep`` of each group's units, drawn from torch's generator.
+    """Keep units of each group at random, drawn from torch's global generator.
 
-    At the start, so that a smaller network is trained; or after the share ``train`` of the epochs.
+    Args:
+        keep: The share of the units that are kept. One number, or one per group.
+        train: The share of the epochs before units are removed. 0: a smaller network is trained
+            from the start.
 
-    >>> [stage.name for stage in random_units(train=0.5).stages]
-    ['train', 'retrain']
+    Returns:
+        The method, for ``sparsify(model, method=...)``.
+
+    Raises:
+        ValueError: An option is out of range.
+
+    Example:
+        >>> from l0arm.methods import random_units
+        >>> [stage.name for stage in random_units(train=0.5).stages]
+        ['train', 'retrain']
     """
     checked_keep(keep)
     check_shares(train=train)
@@ -33,13 +44,13 @@ def random_units(*, keep: Strength = 0.5, train: float = 0.0) -> Method:
 
 @dataclass(frozen=True)
 class CloseAtRandom:
-    """Close units of each group, all choices equally likely."""
+    """Close units of each group. All choices are equally likely."""
 
     keep: Strength
 
     def __call__(self, gated: Gated, validate: Validate | None) -> None:
         with torch.no_grad():
-            for number, share in enumerate(shares(self.keep, gated)):
+            for number, share in enumerate(keep_of_groups(self.keep, gated)):
                 span = gated.layout.span(number)
-                lots = torch.rand(gated.groups[number].units)
-                gated.phi[span] = largest(lots, share).to(gated.phi)
+                order = torch.rand(gated.groups[number].units)
+                gated.phi[span] = largest(order, share).to(gated.phi)

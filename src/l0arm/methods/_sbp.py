@@ -1,11 +1,15 @@
-"""SBP: structured Bayesian pruning with log-normal noise (Neklyudov et al. 2017)."""
+"""SBP: structured Bayesian pruning with log-normal noise.
+
+Neklyudov, Molchanov, Ashukha, Vetrov, "Structured Bayesian Pruning via Log-Normal Multiplicative
+Noise", 2017.
+"""
 
 from __future__ import annotations
 
 import torch
 
 from l0arm.contracts import Method, Stage
-from l0arm.estimators.pathwise import Pathwise
+from l0arm.estimators import Pathwise
 from l0arm.gates import TruncatedLogNormal
 from l0arm.gates.truncated_log_normal import BOUNDS
 from l0arm.gating import Gated
@@ -15,11 +19,24 @@ from l0arm.penalties.kl import truncated_log_normal_kl
 
 
 def sbp(lam: Strength, *, pretrain: float = 0.25) -> Method:
-    """Minimise E[data loss] + lam KL(q(z) || log-uniform); the published lam is 1/N.
+    """Minimise E[data loss] + lam KL(q(z) || log-uniform), and prune gates with E[z] <= std(z).
 
-    The noise starts on a network that is trained already: for ``pretrain`` of the epochs the gates
-    stay as they are (1, with half a percent of noise); 0 if it is trained when you bring it. Pruned
-    are gates with E[z] <= std(z).
+    Args:
+        lam: The strength. The published one is 1/N. One number, or one per group.
+        pretrain: The share of the epochs in which the network is trained with its initial gates (1,
+            with half a percent of noise), before they learn. 0 for a network that is trained
+            already.
+
+    Returns:
+        The method, for ``sparsify(model, method=...)``.
+
+    Raises:
+        ValueError: ``lam`` is negative or not finite, or ``pretrain`` is not in [0, 1).
+
+    Example:
+        >>> from l0arm.methods import sbp
+        >>> [(stage.name, stage.share) for stage in sbp(1 / 60_000).stages]
+        [('pretrain', 0.25), ('prune', 0.75)]
     """
     check_shares(pretrain=pretrain)
     before = (Stage("pretrain", pretrain, gate_lr=0.0, penalty=never),) if pretrain else ()
@@ -34,6 +51,6 @@ def sbp(lam: Strength, *, pretrain: float = 0.25) -> Method:
 
 
 def clamp_phi(gated: Gated, optimizer: torch.optim.Optimizer) -> None:
-    """mu and log sigma within [-20, 5], as in the published code."""
+    """Clamp mu and log sigma to [-20, 5], as in the published code."""
     with torch.no_grad():
         gated.phi.clamp_(*BOUNDS)

@@ -1,4 +1,7 @@
-"""Sparse VD: variational dropout with a rate for every weight (Molchanov et al. 2017)."""
+"""Sparse VD: variational dropout with a rate for every weight.
+
+Molchanov, Ashukha, Vetrov, "Variational Dropout Sparsifies Deep Neural Networks", 2017.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ import torch
 from torch import Tensor
 
 from l0arm.contracts import Extra, Gates, Method, Stage
-from l0arm.estimators.deterministic import Deterministic
+from l0arm.estimators import Deterministic
 from l0arm.gates import Fixed
 from l0arm.gates.threshold import checked_threshold
 from l0arm.gating import Gated
@@ -31,39 +34,52 @@ def sparse_vd(
     threshold: float = 3.0,
     warm_up: tuple[float, float] | list[float] = (0.025, 0.1),
 ) -> Method:
-    """Minimise E[data loss] + lam sum_w KL; the published lam is 1/N.
+    """Minimise E[data loss] + lam sum_w KL, where every weight has noise N(0, sigma^2).
 
-    Every weight has noise N(0, sigma^2); those with log alpha = log(sigma^2 / theta^2) above the
-    threshold are set to 0, once the penalty has reached its full weight (between the two points
-    ``warm_up`` of the training). A unit with no weight left is closed.
+    Weights with log alpha = log(sigma^2 / theta^2) above the threshold are set to 0, once the
+    penalty has its full weight. A unit without weights is closed.
+
+    Args:
+        lam: The strength. The published one is 1/N.
+        threshold: Of log alpha.
+        warm_up: The two points of the training, as shares of it, between which the penalty grows
+            from 0 to ``lam``.
+
+    Returns:
+        The method, for ``sparsify(model, method=...)``.
+
+    Raises:
+        ValueError: An option is out of range.
+
+    Example:
+        >>> from l0arm.methods import sparse_vd
+        >>> (stage,) = sparse_vd(1 / 60_000, warm_up=(0.0, 0.5)).stages
+        >>> stage.penalty(0.25)
+        0.5
     """
     lam = single(lam, "sparse-vd")
+    if not (isinstance(warm_up, Sequence) and len(warm_up) == 2):
+        raise ValueError(
+            f"warm_up is two points of the training, such as (0.025, 0.1); got {warm_up!r}"
+        )
     return Method(
         "sparse-vd",
         Fixed(),
         Deterministic(),
         (WeightKL(lam),),
-        stages=(Stage("train", penalty=_between(warm_up)),),
+        stages=(Stage("train", penalty=Ramp(*warm_up)),),
         after_step=Threshold(checked_threshold(threshold)),
         extras=noise,
     )
 
 
-def _between(warm_up: object) -> Ramp:
-    if not (isinstance(warm_up, Sequence) and len(warm_up) == 2):
-        raise ValueError(
-            f"warm_up is two points of the training, such as (0.025, 0.1); got {warm_up!r}"
-        )
-    return Ramp(*warm_up)
-
-
 def noise(gated: Gated) -> Mapping[str, Extra]:
-    """log sigma^2 = -10 for every weight."""
+    """Noise with log sigma^2 = -10 on every weight."""
     return {"noise": WeightNoise(gated, INITIAL)}
 
 
 def log_alphas(gated: Gated) -> Iterator[tuple[Tensor, Tensor]]:
-    """Every weight with its log alpha, within +-8."""
+    """Every weight with its log alpha, clamped to +-8."""
     for weight, log_variance in gated.extra(WeightNoise).log_variances(gated):
         log_alpha = log_variance - torch.log(at_least_float32(weight) ** 2 + TINY)
         yield weight, log_alpha.clamp(-BOUND, BOUND)
@@ -82,7 +98,7 @@ class WeightKL:
 
 @dataclass(frozen=True)
 class Threshold:
-    """Weights with log alpha above the threshold become 0, units left without any close."""
+    """Set weights with log alpha above the threshold to 0, and close units without weights."""
 
     threshold: float
 

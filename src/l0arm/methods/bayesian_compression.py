@@ -1,4 +1,7 @@
-"""What BC-GNJ and BC-GHS share: noisy weights under N(0, 1), and thresholds chosen on images."""
+"""What BC-GNJ and BC-GHS share: noisy weights under N(0, 1), and thresholds chosen by validation.
+
+Louizos, Ullrich, Welling, "Bayesian Compression for Deep Learning", 2017.
+"""
 
 from __future__ import annotations
 
@@ -6,30 +9,57 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from l0arm.contracts import Extra, Validate
+from l0arm.contracts import Extra, GateFamily, Gates, Method, Penalty, Stage, Validate
+from l0arm.estimators import Pathwise
 from l0arm.gates.threshold import ScoredGates
 from l0arm.gating import Gated
 from l0arm.methods.noise import WeightNoise
+from l0arm.methods.stages import warmed_up
 from l0arm.penalties.kl import standard_normal_kl
 from l0arm.precision import at_least_float32
 
 INITIAL = -9.0  # log sigma^2 of a weight
 LARGEST = math.log(0.2**2)  # of log sigma^2 in the first layer
-CANDIDATES = 16  # gaps of a group's scores that are tried
+CANDIDATES = 16  # gaps between a group's scores that are tried as thresholds
+
+
+def compression_method(
+    name: str,
+    gate: GateFamily,
+    scale_kl: Penalty,
+    lam: float,
+    *,
+    tolerance: float,
+    held_out: float,
+    warm_up: float,
+) -> Method:
+    """The method with these scales of units, noisy weights, and thresholds chosen at the end."""
+    return Method(
+        name,
+        gate,
+        Pathwise(),
+        (scale_kl, NormalKL(lam)),
+        stages=(
+            Stage("train", 0.9, penalty=warmed_up(warm_up)),
+            Stage("settle", 0.1, enter=ChooseThresholds(tolerance)),
+        ),
+        after_step=clip_first_layer,
+        extras=noise,
+        held_out=held_out,
+    )
 
 
 def noise(gated: Gated) -> Mapping[str, Extra]:
-    """log sigma^2 = -9 for every weight and bias."""
+    """Noise with log sigma^2 = -9 on every weight and bias."""
     return {"noise": WeightNoise(gated, INITIAL, biases=True)}
 
 
 def clip_first_layer(gated: Gated, optimizer: torch.optim.Optimizer) -> None:
-    """sigma <= 0.2 in the first layer, as published: it has the most noise to gain from."""
+    """Clip sigma to 0.2 in the first layer, as in the published code."""
     weights = gated.extra(WeightNoise)
     _, first = next(weights.log_variances(gated))
     with torch.no_grad():
@@ -42,7 +72,7 @@ class NormalKL:
 
     lam: float
 
-    def __call__(self, gated: Gated, gates: Any) -> Tensor:
+    def __call__(self, gated: Gated, gates: Gates) -> Tensor:
         noise = gated.extra(WeightNoise)
         pairs = ((at_least_float32(w), s) for w, s in noise.log_variances(gated))
         each = [standard_normal_kl(w, s).sum() for w, s in pairs]
@@ -51,10 +81,10 @@ class NormalKL:
 
 @dataclass(frozen=True)
 class ChooseThresholds:
-    """Group by group, the lowest threshold that costs at most ``tolerance`` points of accuracy.
+    """For each group, the lowest threshold that costs at most ``tolerance`` points of accuracy.
 
-    Tried are the middles of the widest gaps between the group's scores; the accuracy is that of
-    held-out training images. Without any, the thresholds stay as they are.
+    Candidates are the middles of the widest gaps between the group's scores. The accuracy is
+    measured on held-out training images. Without any, the thresholds do not change.
     """
 
     tolerance: float = 0.1
@@ -84,7 +114,7 @@ class ChooseThresholds:
 
 
 def gaps(scores: Tensor, count: int = CANDIDATES) -> list[float]:
-    """The middles of the widest gaps between neighbouring scores, from the lowest.
+    """The middles of the widest gaps between neighbouring scores, in ascending order.
 
     >>> gaps(torch.tensor([0.0, 1.0, 5.0, 5.5]), count=2)
     [0.5, 3.0]

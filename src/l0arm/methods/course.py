@@ -1,8 +1,4 @@
-"""A method's stages in a training loop of anybody's: begin each epoch, the optimizer does the rest.
-
-What a method wants at a step (factors for the learning rates, something done with the weights) is
-hung on ``optimizer.step()``, so that schedulers, loss scaling and trainers stay as they are.
-"""
+"""Runs a method's stages in any training loop, by hooks on the optimizer's steps."""
 
 from __future__ import annotations
 
@@ -15,21 +11,50 @@ from l0arm.contracts import TRAIN, Stage, Validate
 from l0arm.gating import Gated
 from l0arm.methods.stages import Timetable
 
-COURSE = "l0arm_course"  # the attribute of an optimizer by which its course is found
+COURSE = "l0arm_course"  # the attribute of an optimizer that holds its course
 
 
 class Course:
-    """Call ``begin(epoch)`` before each epoch, from 0; nothing else in the loop changes.
+    """Runs a method's stages in your training loop: call ``begin(epoch)`` before each epoch.
 
-    It enters the method's stages (each but the first with the optimizer's averages forgotten),
-    weighs the penalties and, within ``optimizer.step()``, multiplies the learning rates and does
-    what the method does after a step. ``validate`` gives the percentage of held-out training images
-    that the network in eval mode has right, for methods that choose something on them.
+    It enters the stages of the method (each but the first clears the optimizer's state) and sets
+    the weight of the penalties. Hooks on ``optimizer.step()`` multiply the learning rates during
+    the step and do what the method does after it. Schedulers, loss scaling and trainers need no
+    change.
 
-    A run that goes on makes a new course and begins with the epoch it is at. That epoch's stage is
-    entered if it is the stage's first and nothing of it is done: of an epoch that was cut, give a
-    fraction (7.5). An optimizer has one course: a new one takes the place of the old. After
-    ``shrink``, set ``course.gated`` to the smaller network.
+    A resumed run makes a new course and begins with its current epoch. The stage is entered only if
+    this is the stage's first epoch and nothing of it has been done. For an epoch that was
+    interrupted, pass a fraction (7.5). An optimizer has one course: a new one replaces the old.
+    After ``shrink``, set ``course.gated`` to the smaller network.
+
+    Args:
+        gated: The network.
+        optimizer: Built from ``gated.parameter_groups(lr)``.
+        epochs: The number of epochs of the whole training. None: unknown, for methods with one
+            plain stage only.
+        validate: Returns the accuracy in percent of the network in eval mode on held-out training
+            images, for methods that choose something by it.
+
+    Raises:
+        ValueError: There are more stages than epochs, or ``epochs`` is needed and None, or one
+            parameter group of the optimizer holds both phi and weights whose rates differ.
+
+    Example:
+        >>> import torch, l0arm
+        >>> gated = l0arm.sparsify(l0arm.models.MLP((6, 4, 2)), method="group-lasso", lam=1e-3)
+        >>> optimizer = torch.optim.SGD(gated.parameter_groups(lr=0.1))
+        >>> course = l0arm.Course(gated, optimizer, epochs=4)
+        >>> for epoch in range(4):
+        ...     course.begin(epoch)
+        ...     loss = gated.loss(lambda: gated(torch.ones(1, 6)).square().sum())
+        ...     optimizer.zero_grad()
+        ...     loss.backward()
+        ...     optimizer.step()
+        ...     print(course.timetable.at(epoch).stage.name, gated.penalty_weight)
+        pretrain 0.0
+        shrink 1.0
+        shrink 1.0
+        finetune 0.0
     """
 
     def __init__(
@@ -52,20 +77,27 @@ class Course:
         self.timetable = Timetable(stages, 1 if epochs is None else epochs)
         self.endless = epochs is None
         self.stage: int | None = None  # the last one entered; unknown before the first epoch
-        self._factors: list[float] = []  # for the learning rate of each group of the optimizer
-        self._rates: list[Any] = []  # of the optimizer, while a step multiplies them
+        self._factors: list[float] = []  # of the learning rate, one per parameter group
+        self._rates: list[Any] = []  # the optimizer's own rates, while a step multiplies them
         _check_groups(gated, optimizer, stages)
-        self._take_over()
+        self._replace_earlier()
         self._hooks = (
             optimizer.register_step_pre_hook(self._before),
             optimizer.register_step_post_hook(self._after),
         )
 
     def begin(self, epoch: float) -> None:
-        """Before an epoch: enter its stage if it is new, and weigh rates and penalties for it."""
+        """Enter the epoch's stage if it is new, and set rates and penalties for the epoch.
+
+        Args:
+            epoch: Its number, from 0. A fraction for an epoch that was interrupted.
+
+        Raises:
+            ValueError: The epoch is out of range, or the optimizer does not train phi.
+        """
         moment = self.timetable.at(0 if self.endless else math.floor(epoch))
         self._check_trained()
-        self._restore()  # a step that failed has not
+        self._restore()  # in case the last step failed
         if self.stage is None:
             entered = epoch > self.timetable.starts[moment.number]
             self.stage = moment.number if entered else moment.number - 1
@@ -76,18 +108,18 @@ class Course:
 
     @property
     def rates(self) -> list[float]:
-        """The learning rates of the present epoch's steps, one for each group of the optimizer."""
+        """The learning rates of this epoch's steps, one per parameter group of the optimizer."""
         groups = zip(self.optimizer.param_groups, self._factors, strict=True)
         return [float(group["lr"]) * factor for group, factor in groups]
 
     def end(self) -> None:
-        """Take the hooks off the optimizer."""
+        """Remove the hooks from the optimizer."""
         for hook in self._hooks:
             hook.remove()
         self._restore()
 
-    def _take_over(self) -> None:
-        """Two courses on one optimizer would both multiply its rates."""
+    def _replace_earlier(self) -> None:
+        """End an earlier course of the optimizer: two would both multiply its rates."""
         earlier = getattr(self.optimizer, COURSE, None)
         if earlier is not None:
             earlier.end()
@@ -97,12 +129,12 @@ class Course:
         enter = self.timetable.stages[number].enter
         if enter is not None:
             enter(self.gated, self.validate)
-        if number:  # averages of gradients belong to the network before it
+        if number:  # moving averages of gradients belong to the network before
             self.optimizer.state.clear()
         self.stage = number
 
     def _rates_of(self, stage: Stage) -> list[float]:
-        """The stage's factor for each group of the optimizer, told by what is in it."""
+        """The stage's factor for each parameter group, which depends on what the group holds."""
         own = _own(self.gated)
         return [
             stage.gate_lr if own & members else stage.lr for members in _members(self.optimizer)
@@ -116,7 +148,7 @@ class Course:
             )
 
     def _before(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        self._restore()  # a step that failed has not
+        self._restore()  # in case the last step failed
         self._rates = [group["lr"] for group in optimizer.param_groups]
         for group, factor in zip(optimizer.param_groups, self._factors, strict=False):
             group["lr"] = group["lr"] * factor
@@ -134,7 +166,7 @@ class Course:
 
 
 def _own(gated: Gated) -> set[int]:
-    """What has the gates' learning rate."""
+    """The ids of the parameters that have the learning rate of the gates."""
     return {id(p) for p in (gated.phi, *gated.extras.parameters())}
 
 
@@ -145,7 +177,7 @@ def _members(optimizer: torch.optim.Optimizer) -> list[set[int]]:
 def _check_groups(
     gated: Gated, optimizer: torch.optim.Optimizer, stages: tuple[Stage, ...]
 ) -> None:
-    """Refuse weights that would stop learning with the gates."""
+    """Refuse a parameter group of gates and weights if a stage has different rates for them."""
     own, differ = _own(gated), any(stage.lr != stage.gate_lr for stage in stages)
     if differ and any(own & members and members - own for members in _members(optimizer)):
         raise ValueError(

@@ -1,17 +1,18 @@
-"""Gaussian noise on weights, drawn where it is cheapest: on pre-activations.
+"""Gaussian noise on weights, drawn on pre-activations.
 
 Weights w ~ N(theta, sigma^2) make a layer's output Gaussian with mean x theta^T and variance
-x^2 (sigma^2)^T; drawing that instead of w gives every example noise of its own (local
-reparameterisation, Kingma, Salimans, Welling 2015). The user's modules are left alone: their
-``forward`` is exchanged for the length of one call of the gated network, in training only.
+x^2 (sigma^2)^T. Drawing the output instead of w is cheap and gives every example its own noise
+(Kingma, Salimans, Welling, "Variational Dropout and the Local Reparameterization Trick", 2015). The
+user's modules do not change: their ``forward`` is replaced during one call of the gated network, in
+training mode only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import cast
+from typing import TypeGuard
 
 import torch
 import torch.nn.functional as F
@@ -21,13 +22,14 @@ from l0arm.contracts import Extra
 from l0arm.gating import Gated
 from l0arm.gating.layout import named_tensors
 from l0arm.gating.slicing import theta
-from l0arm.methods.weights import key_of
+from l0arm.methods.weights import counted_weights, key_of
 from l0arm.models.pooled_conv import PooledConv2d, by_products, convolved, pooled, rows_of
 from l0arm.precision import at_least_float32
 
-TINY = 1e-8  # under the square root, whose slope at 0 is infinite
-
-Layer = Callable[[nn.Module, Tensor, Tensor, Tensor | None], Tensor]
+TINY = 1e-8  # added under the square root, whose slope at 0 is infinite
+LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, PooledConv2d)
+Convolution = nn.Conv1d | nn.Conv2d | nn.Conv3d  # PooledConv2d is a Conv2d
+NoisyLayer = nn.Linear | Convolution
 
 
 class WeightNoise(Extra):
@@ -35,10 +37,8 @@ class WeightNoise(Extra):
 
     def __init__(self, gated: Gated, initial: float, *, biases: bool = False) -> None:
         super().__init__()
-        _refuse_unknown(gated)
-        self.layers = [
-            name for name, module in gated.model.named_modules() if type(module) in LAYERS
-        ]
+        _check_layers(gated)
+        self.layers = [name for name, module in gated.model.named_modules() if is_noisy(module)]
         for name in self.layers:
             module = gated.model.get_submodule(name)
             for key, tensor in module.named_parameters(recurse=False):
@@ -56,7 +56,7 @@ class WeightNoise(Extra):
 
     @contextmanager
     def active(self, gated: Gated) -> Iterator[None]:
-        """While this lasts, the layers of a network in training draw noisy outputs."""
+        """The layers of a network in training mode draw noisy outputs inside this context."""
         if not gated.training:
             yield
             return
@@ -73,16 +73,16 @@ class WeightNoise(Extra):
                 else:
                     vars(module)["forward"] = before[name]
 
-    def _forward(self, gated: Gated, name: str, module: nn.Module, x: Tensor) -> Tensor:
-        weight = cast(Tensor, module.weight)
+    def _forward(self, gated: Gated, name: str, layer: nn.Module, x: Tensor) -> Tensor:
+        assert is_noisy(layer)
         of_weight, of_bias = (
-            self._variance(gated, f"{name}.{key}", weight.dtype) for key in ("weight", "bias")
+            self._variance(gated, f"{name}.{key}", layer.weight.dtype) for key in ("weight", "bias")
         )
         assert of_weight is not None
-        return LAYERS[type(module)](module, x, of_weight, of_bias)
+        return noisy_output(layer, x, of_weight, of_bias)
 
     def _variance(self, gated: Gated, name: str, dtype: torch.dtype) -> Tensor | None:
-        """sigma^2, cut and scaled by the draw in force as the tensor itself is."""
+        """sigma^2, cut and scaled by the current draw like the tensor itself."""
         log_variance = self._parameters.get(key_of(name))
         if log_variance is None:
             return None
@@ -93,27 +93,32 @@ class WeightNoise(Extra):
         return (sigma**2).to(dtype)
 
 
-def _linear(module: nn.Module, x: Tensor, variance: Tensor, of_bias: Tensor | None) -> Tensor:
-    mean = F.linear(x, module.weight, module.bias)  # type: ignore[arg-type]
-    return _drawn(mean, F.linear(x**2, variance, of_bias))
+def is_noisy(module: nn.Module) -> TypeGuard[NoisyLayer]:
+    """Whether noise on this layer's weights can be drawn on its output. Subclasses may differ."""
+    return type(module) in LAYERS
 
 
-def _convolution(module: nn.Module, x: Tensor, variance: Tensor, of_bias: Tensor | None) -> Tensor:
-    convolve = module._conv_forward
-    mean = convolve(x, module.weight, module.bias)  # type: ignore[operator]
-    return _drawn(mean, convolve(x**2, variance, of_bias))  # type: ignore[operator]
-
-
-def _pooled(module: nn.Module, x: Tensor, variance: Tensor, of_bias: Tensor | None) -> Tensor:
-    """The noise comes before pooling and ReLU, which this layer has in it."""
-    weight, bias = cast(Tensor, module.weight), cast(Tensor, module.bias)
-    if not by_products(x, weight):
-        return F.relu(F.max_pool2d(_convolution(module, x, variance, of_bias), 2))
-    rows = rows_of(x, weight.shape[-1])
-    spread = convolved(rows * rows, variance)  # autocast on GPUs makes powers float32
+def noisy_output(layer: NoisyLayer, x: Tensor, variance: Tensor, of_bias: Tensor | None) -> Tensor:
+    """The output of a layer with noise of these variances on its weight and bias."""
+    if isinstance(layer, nn.Linear):
+        mean = F.linear(x, layer.weight, layer.bias)
+        return _drawn(mean, F.linear(x**2, variance, of_bias))
+    if not isinstance(layer, PooledConv2d):
+        return _convolution(layer, x, variance, of_bias)
+    # This layer includes pooling and ReLU. The noise comes before both.
+    if not by_products(x, layer.weight):
+        return F.relu(F.max_pool2d(_convolution(layer, x, variance, of_bias), 2))
+    rows = rows_of(x, layer.weight.shape[-1])
+    spread = convolved(rows * rows, variance)  # not rows**2: autocast makes powers float32 on GPUs
     if of_bias is not None:
         spread = spread + of_bias[:, None]
-    return pooled(_drawn(convolved(rows, weight), spread), bias, x)
+    assert layer.bias is not None
+    return pooled(_drawn(convolved(rows, layer.weight), spread), layer.bias, x)
+
+
+def _convolution(layer: Convolution, x: Tensor, variance: Tensor, of_bias: Tensor | None) -> Tensor:
+    mean = layer._conv_forward(x, layer.weight, layer.bias)
+    return _drawn(mean, layer._conv_forward(x**2, variance, of_bias))
 
 
 def _drawn(mean: Tensor, variance: Tensor) -> Tensor:
@@ -121,29 +126,19 @@ def _drawn(mean: Tensor, variance: Tensor) -> Tensor:
     return mean + deviation.to(mean.dtype) * torch.randn_like(mean)
 
 
-LAYERS: dict[type[nn.Module], Layer] = {
-    nn.Linear: _linear,
-    nn.Conv1d: _convolution,
-    nn.Conv2d: _convolution,
-    nn.Conv3d: _convolution,
-    PooledConv2d: _pooled,
-}
-
-
-def _refuse_unknown(gated: Gated) -> None:
-    """Weights that groups count belong to layers whose noise can be drawn on their output."""
+def _check_layers(gated: Gated) -> None:
+    """Refuse weights that groups count in layers whose output noise is not known."""
     tensors = named_tensors(gated.model)
-    for name in dict.fromkeys(piece.tensor for g in gated.groups for piece in g.counts):
+    for name in counted_weights(gated):
         module = gated.model.get_submodule(name.rpartition(".")[0])
-        known = type(module) in LAYERS and getattr(module, "weight", None) is tensors[name]
-        if not known:
+        if not (is_noisy(module) and module.weight is tensors[name]):
             kinds = ", ".join(kind.__name__ for kind in LAYERS)
             raise ValueError(
                 f"noise on the weight '{name}' of a {type(module).__name__} is not known; this "
                 f"method treats {kinds}; leave the layer out of the groups, or use 'l0-disarm'"
             )
     for name, module in gated.model.named_modules():
-        if type(module) in LAYERS and "forward" in vars(module):
+        if is_noisy(module) and "forward" in vars(module):
             raise ValueError(
                 f"'{name}' has a forward of its own (layer.forward = ..., as torch.compile or a "
                 "hook of accelerate gives it), and noise cannot act through it; take it off with "

@@ -1,4 +1,4 @@
-"""Stages of a training laid over its epochs, and the schedules within a stage."""
+"""The stages of a training laid out over its epochs, and schedules within a stage."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def never(progress: float) -> float:
 
 
 def half_cosine(progress: float) -> float:
-    """From 1 to 0, flat at both ends.
+    """The schedule from 1 to 0 that is flat at both ends.
 
     >>> [round(half_cosine(progress), 3) for progress in (0.0, 0.5, 1.0)]
     [1.0, 0.5, 0.0]
@@ -26,7 +26,7 @@ def half_cosine(progress: float) -> float:
 
 @dataclass(frozen=True)
 class Ramp:
-    """The penalties' weight grows from 0 to 1 between two points of a stage (KL warm-up).
+    """The schedule that grows from 0 to 1 between two points of a stage (KL warm-up).
 
     >>> [Ramp(0.25, 0.75)(progress) for progress in (0.1, 0.5, 0.9)]
     [0.0, 0.5, 1.0]
@@ -44,14 +44,14 @@ class Ramp:
 
 
 def warmed_up(share: float) -> Schedule:
-    """The penalties' weight grows over the first ``share`` of a stage; 0: it is 1 at once."""
+    """The schedule that grows from 0 to 1 over the first ``share`` of a stage. 0: it is 1."""
     if not (isinstance(share, Real) and 0 <= share <= 1):
         raise ValueError(f"warm_up is a share of the stage, from 0 to 1; got {share!r}")
     return Ramp(0.0, share) if share else constant
 
 
 def first_epochs(stages: Sequence[Stage], epochs: int) -> list[int]:
-    """The epoch at which each stage begins, every stage at least one epoch long.
+    """The epoch at which each stage begins. Every stage lasts at least one epoch.
 
     >>> first_epochs([Stage("train", 0.5), Stage("prune", 0.25), Stage("tune", 0.25)], 20)
     [0, 10, 15]
@@ -71,7 +71,7 @@ def first_epochs(stages: Sequence[Stage], epochs: int) -> list[int]:
 
 @dataclass(frozen=True)
 class Moment:
-    """The beginning of an epoch within a stage, the ``epoch``-th of ``lasts``."""
+    """The beginning of an epoch: the ``epoch``-th of the ``lasts`` epochs of a stage."""
 
     number: int  # of the stage
     stage: Stage
@@ -80,12 +80,12 @@ class Moment:
 
     @property
     def anneal(self) -> float:
-        """What the stage multiplies learning rates by, besides its constant factors."""
+        """The factor of both learning rates by the stage's schedule."""
         return self.stage.anneal(self.epoch / self.lasts)
 
     @property
     def penalty(self) -> float:
-        """The weight of the penalties; a ramp has no room in one epoch, which then has all of it.
+        """The weight of the penalties. A stage of one epoch has the full weight, without a ramp.
 
         >>> short = Stage("train", penalty=Ramp(0.0, 0.5))
         >>> [Timetable((short,), 4).at(epoch).penalty for epoch in range(4)]
@@ -98,13 +98,13 @@ class Moment:
 
 @dataclass(frozen=True)
 class Timetable:
-    """Stages, laid over the epochs of a training."""
+    """Stages laid out over the epochs of a training."""
 
     stages: tuple[Stage, ...]
     epochs: int
 
     def __post_init__(self) -> None:
-        first_epochs(self.stages, self.epochs)  # more stages than epochs is told now
+        first_epochs(self.stages, self.epochs)  # refuse more stages than epochs
 
     @property
     def starts(self) -> list[int]:
@@ -112,7 +112,7 @@ class Timetable:
         return first_epochs(self.stages, self.epochs)
 
     def at(self, epoch: int) -> Moment:
-        """The moment at which an epoch (0 is the first) begins."""
+        """The beginning of an epoch. 0 is the first."""
         if not 0 <= epoch < self.epochs:
             raise ValueError(
                 f"epoch {epoch} is none of the {self.epochs} that the stages were laid over "
@@ -123,18 +123,18 @@ class Timetable:
         return Moment(number, self.stages[number], epoch - start, end - start)
 
 
-def check_shares(what: str = "the epochs", /, **shares: float) -> None:
-    """Each is a share of ``what``, and not all of it.
+def check_shares(**shares: float) -> None:
+    """Refuse options that are not shares of the epochs in [0, 1).
 
     >>> check_shares(pretrain=0.1, finetune=0.0)
     """
     for name, share in shares.items():
         if not (isinstance(share, Real) and 0.0 <= share < 1.0):
-            raise ValueError(f"{name} is a share of {what}, from 0 up to 1; got {share!r}")
+            raise ValueError(f"{name} is a share of the epochs, from 0 up to 1; got {share!r}")
 
 
 def check_parts(rest: str, **shares: float) -> None:
-    """The same, and together they leave something of the epochs for ``rest``."""
+    """Refuse shares of the epochs that together leave none for ``rest``."""
     check_shares(**shares)
     if sum(shares.values()) >= 1.0:
         parts = " and ".join(f"{name}={share!r}" for name, share in shares.items())

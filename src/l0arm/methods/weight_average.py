@@ -1,9 +1,10 @@
 """The mean of the weights over the steps of a stage.
 
 Izmailov, Podoprikhin, Garipov, Vetrov, Wilson, "Averaging Weights Leads to Wider Optima and Better
-Generalization", 2018: the middle of where a large learning rate wanders generalises better than
-the point to which a small one descends. The steps count by t^3 (polynomial decay, Shamir & Zhang
-2013): of a stage whose first steps still come from elsewhere, the first half has one part in 16.
+Generalization", 2018: with a large learning rate, the mean of the weights generalises better than
+the point that a decaying rate reaches. Step t counts in proportion to t^3 (polynomial-decay
+averaging: Shamir, Zhang, "Stochastic Gradient Descent for Non-smooth Optimization", 2013), so the
+first half of a stage, which still depends on the stage before, has 1/16 of the weight.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ POWER = 3  # step t counts in proportion to t (t + 1) (t + 2)
 
 
 class WeightAverage(Extra):
-    """One mean for every parameter of the model; kept in ``extras``, so it is saved with phi."""
+    """A mean for every parameter of the model. It is part of ``extras``, so it is saved."""
 
-    steps: Tensor  # how many the means are of; -1: none are taken now
+    steps: Tensor  # the number of steps in the means; -1: not averaging
 
     def __init__(self, gated: Gated) -> None:
         super().__init__()
@@ -47,31 +48,27 @@ def weight_average(gated: Gated) -> Mapping[str, Extra]:
 
 
 def begin_average(gated: Gated, validate: Validate | None) -> None:
-    """To enter a stage with: from here on every step counts."""
-    _average(gated).steps.fill_(0)
+    """Start averaging. To be called when a stage is entered."""
+    gated.extra(WeightAverage).steps.fill_(0)
 
 
 def add_to_average(gated: Gated, optimizer: torch.optim.Optimizer) -> None:
-    """After a step: the weights as they are now join the mean, if one is being taken."""
-    average = _average(gated)
+    """Add the present weights to the mean, if averaging. To be called after every step."""
+    average = gated.extra(WeightAverage)
     if average.steps < 0:
         return
     average.steps += 1
-    share = (POWER + 1) / (average.steps + POWER)  # of this step in the mean of all so far
+    share = (POWER + 1) / (average.steps + POWER)  # of this step in the mean so far
     with torch.no_grad():
         for mean, weight in average.pairs(gated):
             mean.lerp_(weight.to(mean.dtype), share.to(mean.dtype))
 
 
 def take_average(gated: Gated, validate: Validate | None) -> None:
-    """To enter a stage with: the weights become their means, if there are any."""
-    average = _average(gated)
+    """Replace the weights by their means, if there are any, and stop averaging."""
+    average = gated.extra(WeightAverage)
     if average.steps > 0:
         with torch.no_grad():
             for mean, weight in average.pairs(gated):
                 weight.copy_(mean)
     average.steps.fill_(-1)
-
-
-def _average(gated: Gated) -> WeightAverage:
-    return gated.extra(WeightAverage)
