@@ -10,9 +10,7 @@ from torch import Tensor
 
 from l0arm import Gated, sparsify
 from l0arm.contracts import Estimator, GateFamily, Gates
-from l0arm.estimators import ARM, ESTIMATORS, DisARM
-from l0arm.estimators.deterministic import Deterministic
-from l0arm.estimators.pathwise import Pathwise
+from l0arm.estimators import ARM, ESTIMATORS, Deterministic, DisARM, Pathwise
 from l0arm.gates import (
     Bernoulli,
     Fixed,

@@ -1,4 +1,4 @@
-"""BC-GNJ and BC-GHS: their penalties by hand, and thresholds found on held-out images."""
+"""BC-GNJ and BC-GHS: their penalties by hand, and thresholds chosen by validation."""
 
 import math
 
@@ -73,7 +73,7 @@ def test_each_group_gets_the_lowest_threshold_that_costs_nothing() -> None:
     assert thresholds[4:] == pytest.approx([-2.5] * 3)
 
 
-def test_a_group_that_is_all_needed_keeps_all() -> None:
+def test_a_group_whose_units_are_all_needed_keeps_all() -> None:
     gated = scored([-8.0, -7.5, -1.0, 0.0, -8.0, -6.0, 1.0])
 
     def accuracy() -> float:
@@ -83,13 +83,13 @@ def test_a_group_that_is_all_needed_keeps_all() -> None:
     assert torch.all(gated.deterministic() != 0)
 
 
-def test_without_images_the_thresholds_stay() -> None:
+def test_without_validation_the_thresholds_do_not_change() -> None:
     gated = scored([-8.0] * 7)
     ChooseThresholds()(gated, None)
     assert gated.phi[:, 2].tolist() == [-3.5] * 7
 
 
-def test_gaps_are_the_widest_from_the_lowest() -> None:
+def test_gaps_are_the_widest_in_ascending_order() -> None:
     scores = torch.tensor([3.0, 0.0, 10.0, 0.5, 3.25])
     assert gaps(scores, 2) == [1.75, 6.625]
     assert gaps(scores, 9) == pytest.approx([0.25, 1.75, 3.125, 6.625])

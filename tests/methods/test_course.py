@@ -1,4 +1,4 @@
-"""Stages in a loop of one's own: entered once, rates and penalties weighed, steps finished."""
+"""Stages in any training loop: entered once, with their rates, penalties and steps."""
 
 from dataclasses import replace
 from typing import Any
@@ -18,7 +18,7 @@ Y = (X[:, 0] > 0.5).long()
 
 
 def staged(log: list[str], **settings: Any) -> Method:
-    """L0-DisARM in three stages that write down what happens."""
+    """L0-DisARM with three stages that log when they are entered."""
 
     def enter(name: str) -> Any:
         return lambda gated, validate: log.append(name)
@@ -43,7 +43,7 @@ def step(gated: Gated, optimizer: torch.optim.Optimizer) -> None:
     optimizer.step()
 
 
-def test_every_stage_is_entered_once_and_penalties_are_weighed() -> None:
+def test_every_stage_is_entered_once_and_sets_the_weight_of_the_penalties() -> None:
     log: list[str] = []
     gated, optimizer = training(staged(log))
     course = Course(gated, optimizer, 8)
@@ -73,7 +73,7 @@ def test_rates_are_multiplied_within_a_step_and_left_to_the_scheduler() -> None:
     assert_close(seen, [[0.1, 0.2], [0.05, 0.1], [0.075, 0.0], [0.0125, 0.025]])
 
 
-def test_a_group_of_the_optimizer_is_told_by_what_is_in_it() -> None:
+def test_the_factor_of_a_parameter_group_depends_on_what_it_holds() -> None:
     gated, _ = training(staged([]))
     weights, gates = gated.parameter_groups(lr=0.1, gate_lr=0.2)
     halves = [
@@ -93,7 +93,7 @@ def test_a_group_of_the_optimizer_is_told_by_what_is_in_it() -> None:
             assert_close(new.detach(), old - 0.3 * new.grad)
 
 
-def test_a_new_stage_begins_without_averages_of_the_old_one() -> None:
+def test_a_new_stage_clears_the_state_of_the_optimizer() -> None:
     gated, optimizer = training(staged([]))
     course = Course(gated, optimizer, 4)
     course.begin(0)
@@ -107,14 +107,14 @@ def test_a_new_stage_begins_without_averages_of_the_old_one() -> None:
 @pytest.mark.parametrize(
     ("epoch", "entered"), [(0, ["one"]), (3, []), (4, ["two"]), (4.5, []), (5, []), (6, ["three"])]
 )
-def test_a_run_that_goes_on_enters_what_is_new_only(epoch: float, entered: list[str]) -> None:
+def test_a_resumed_run_enters_new_stages_only(epoch: float, entered: list[str]) -> None:
     log: list[str] = []
     gated, optimizer = training(staged(log))
     Course(gated, optimizer, 8).begin(epoch)
     assert log == entered
 
 
-def test_the_validation_reaches_the_stage() -> None:
+def test_a_stage_can_validate() -> None:
     seen: list[float] = []
 
     def enter(gated: Gated, validate: Any) -> None:
@@ -126,7 +126,7 @@ def test_the_validation_reaches_the_stage() -> None:
     assert seen == [91.5]
 
 
-def test_l0_best_in_a_loop_of_ones_own_is_decided_averaged_and_cut() -> None:
+def test_l0_best_in_a_plain_loop_fixes_gates_averages_weights_and_trims() -> None:
     gated, optimizer = training(l0_best(1e-4, at_most=0.5))
     course = Course(gated, optimizer, 8)
     for epoch in range(8):
@@ -147,7 +147,7 @@ def test_group_lasso_shrinks_units_to_zero() -> None:
     assert float(gated.deterministic().sum()) == 0.0
 
 
-def test_without_hooks_a_step_is_the_optimizers_own() -> None:
+def test_after_the_end_of_a_course_steps_are_plain() -> None:
     calls: list[int] = []
     gated, optimizer = training(staged([], after_step=lambda gated, optimizer: calls.append(1)))
     course = Course(gated, optimizer, 4)
@@ -158,7 +158,7 @@ def test_without_hooks_a_step_is_the_optimizers_own() -> None:
     assert calls == [1]
 
 
-def test_a_step_that_fails_leaves_no_rate_multiplied() -> None:
+def test_rates_are_restored_after_a_step_that_failed() -> None:
     gated, _ = training(staged([]))
 
     class Failing(torch.optim.SGD):
@@ -182,7 +182,7 @@ def test_a_step_that_fails_leaves_no_rate_multiplied() -> None:
     assert [group["lr"] for group in optimizer.param_groups] == [0.1, 0.2]
 
 
-def test_bad_lengths_are_told() -> None:
+def test_wrong_numbers_of_epochs_are_refused() -> None:
     gated, optimizer = training(staged([]))
     with pytest.raises(ValueError, match=r"3 stages .* need at least as many epochs; got 2"):
         Course(gated, optimizer, 2)
@@ -203,14 +203,14 @@ def test_a_method_without_stages_needs_no_number_of_epochs() -> None:
     assert gated.penalty_weight == 1.0
 
 
-def test_a_second_course_takes_the_place_of_the_first() -> None:
+def test_a_second_course_replaces_the_first() -> None:
     seen: list[float] = []
 
     def watch(gated: Gated, optimizer: torch.optim.Optimizer) -> None:
         seen.append(optimizer.param_groups[0]["lr"])
 
     gated, optimizer = training(staged([], after_step=watch))
-    for _ in range(3):  # as a cell that is run again, or a training after one that was interrupted
+    for _ in range(3):  # as when a notebook cell is run again
         course = Course(gated, optimizer, 4)
         course.begin(2)
         step(gated, optimizer)
@@ -218,16 +218,16 @@ def test_a_second_course_takes_the_place_of_the_first() -> None:
     assert optimizer.param_groups[0]["lr"] == 0.1
 
 
-def test_weights_that_share_a_group_with_the_gates_are_told() -> None:
+def test_a_parameter_group_of_gates_and_weights_is_refused() -> None:
     gated, _ = training(staged([]))
     together = torch.optim.Adam(gated.parameters())
     with pytest.raises(ValueError, match="holds phi and weights, but the method's stages"):
         Course(gated, together, 4)
     gated, _ = training("l0-disarm", lam=1e-3)
-    Course(gated, torch.optim.Adam(gated.parameters()), 4).begin(0)  # one rate for all of them
+    Course(gated, torch.optim.Adam(gated.parameters()), 4).begin(0)  # one rate for all
 
 
-def test_after_shrink_the_course_follows_the_smaller_network() -> None:
+def test_after_shrink_a_course_continues_with_the_smaller_network() -> None:
     entered: list[Gated] = []
     stages = (Stage("one"), Stage("two", enter=lambda gated, validate: entered.append(gated)))
     gated, optimizer = training(replace(l0_disarm(1e-3), stages=stages))

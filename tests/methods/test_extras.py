@@ -1,4 +1,4 @@
-"""What a method brings along goes through optimizers, compaction and casts."""
+"""The extras of methods in optimizers, compaction, shrinking and casts."""
 
 import pytest
 import torch
@@ -20,7 +20,7 @@ def stepped(name: str) -> tuple[Gated, torch.optim.Optimizer]:
 
 
 @pytest.mark.parametrize("name", [*WITH_NOISE, "sbp", "l0-hc"])
-def test_an_optimizer_goes_on_with_the_compact_network(name: str) -> None:
+def test_an_optimizer_continues_with_the_compact_network(name: str) -> None:
     gated, optimizer = stepped(name)
     small = gated.compact(optimizer=optimizer)
     held = [p for group in optimizer.param_groups for p in group["params"]]
@@ -40,14 +40,14 @@ def test_shrinking_in_training_is_refused(name: str) -> None:
 def test_gates_with_several_parameters_shrink_with_their_rows() -> None:
     gated, optimizer = stepped("sbp")
     with torch.no_grad():
-        gated.phi[[9, 11]] = torch.tensor([0.0, 4.0])  # noise: pruned
+        gated.phi[[9, 11]] = torch.tensor([0.0, 4.0])  # pruned, because of its noise
     smaller = shrink(gated, optimizer=optimizer)
     assert smaller.phi.shape == (8 + 4, 2)
     assert optimizer.state[smaller.phi]["exp_avg"].shape == (8 + 4, 2)
 
 
 @pytest.mark.parametrize("name", sorted(METHODS))
-def test_gates_have_one_row_each_and_save_by_group(name: str) -> None:
+def test_phi_has_one_row_per_gate_and_is_saved_by_group(name: str) -> None:
     options = {} if name in ("l1-filter", "magnitude", "random") else {"lam": 1e-3}
     gated = sparsify(MLP((8, 6, 4)), method=name, **options)
     assert len(gated.phi) == 14

@@ -1,4 +1,4 @@
-"""Generalized dropout, as reconstructed: pi = phi + 1/2 under a Beta prior, straight through."""
+"""Generalized dropout: pi = phi + 1/2 under a Beta prior, with straight-through gradients."""
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ from l0arm.models import MLP
 from l0arm.penalties import BetaPrior
 
 
-def test_the_name_stands_for_its_parts() -> None:
+def test_the_parts_of_the_method() -> None:
     method = generalized_dropout(0.1, a=0.5, b=3.0)
     assert (method.gate, method.estimator) == (Bernoulli(HardSigmoid(7.0)), StraightThrough())
     assert method.penalties == (BetaPrior(0.1, 0.5, 3.0),)

@@ -56,7 +56,7 @@ def test_a_group_within_the_threshold_is_exactly_zero_and_closed() -> None:
     assert gated.per_group(gated.deterministic())["fc2"].tolist() == [1, 1, 0, 1]
 
 
-def test_momentum_makes_steps_longer_and_so_the_shrinkage() -> None:
+def test_momentum_increases_the_shrinkage_like_the_steps() -> None:
     one, two = gated_mlp(), gated_mlp()
     two.load_state_dict(one.state_dict())
     step(one, lr=0.1, lam=0.1)
@@ -64,7 +64,7 @@ def test_momentum_makes_steps_longer_and_so_the_shrinkage() -> None:
     torch.testing.assert_close(one.model.fc1.weight, two.model.fc1.weight)
 
 
-def test_a_filter_goes_with_its_bias() -> None:
+def test_a_filter_is_shrunk_together_with_its_bias() -> None:
     gated = sparsify(LeNet5(), method=group_lasso(0.1))
     gated.model.conv1.weight.data[4] = 1e-4
     gated.model.conv1.bias.data[4] = 1e-4
@@ -95,7 +95,7 @@ def test_a_weight_is_in_one_group() -> None:
     assert len(counted) == len(set(counted))
 
 
-def test_a_strength_of_0_leaves_its_group_alone() -> None:
+def test_a_strength_of_0_does_not_change_its_group() -> None:
     gated = gated_mlp()
     before = gated.model.fc1.weight.detach().clone()
     optimizer = torch.optim.SGD(gated.parameter_groups(lr=0.1))
@@ -148,7 +148,7 @@ def test_a_negative_strength_is_refused() -> None:
         group_lasso(-1.0)
 
 
-def test_the_rate_is_that_of_the_weights_wherever_their_group_stands() -> None:
+def test_the_learning_rate_is_that_of_the_weights_in_any_order_of_groups() -> None:
     one, two = gated_mlp(), gated_mlp()
     two.load_state_dict(one.state_dict())
     for gated, order in ((one, 1), (two, -1)):

@@ -1,4 +1,4 @@
-"""A method's name stands for its gate, estimator and penalties."""
+"""L0 methods: gates, estimators, penalties and names."""
 
 import pytest
 
@@ -11,13 +11,13 @@ from l0arm.penalties import L0, L1, L2
 @pytest.mark.parametrize(
     ("name", "estimator"), [("l0-arm", ARM()), ("l0-ar", AR()), ("l0-disarm", DisARM())]
 )
-def test_a_name_stands_for_its_triple(name: str, estimator: Estimator) -> None:
+def test_the_parts_of_the_named_methods(name: str, estimator: Estimator) -> None:
     expected = Method(name, Bernoulli(ScaledSigmoid(7)), estimator, (L0(0.1),))
     assert METHODS[name](lam=0.1) == expected
 
 
 @pytest.mark.parametrize("method", [l0, l0_arm, l0_ar, l0_disarm])
-def test_gate_and_further_penalties_are_options(method: type) -> None:
+def test_gate_and_more_penalties_are_options(method: type) -> None:
     made = method(0.1, gate=HardSigmoid(3), l1=0.2, l2=[0.3, 0.4])
     assert made.gate == Bernoulli(HardSigmoid(3))
     assert made.penalties == (L0(0.1), L1(0.2), L2([0.3, 0.4]))
@@ -28,7 +28,7 @@ def test_the_printed_chain_reaches_the_estimator(method: type) -> None:
     assert method(0.1, chain="printed").estimator.chain == "printed"
 
 
-def test_lambda_0_keeps_its_penalty_as_the_control_run() -> None:
+def test_lambda_0_keeps_its_penalty() -> None:
     assert l0_arm(0.0).penalties == (L0(0.0),)
 
 
@@ -37,17 +37,17 @@ def test_the_default_estimator_is_disarm() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(ESTIMATORS))
-def test_an_estimator_goes_by_name(name: str) -> None:
+def test_an_estimator_is_given_by_name(name: str) -> None:
     method = l0(0.1, estimator=name)
     assert method.estimator == ESTIMATORS[name]()
     assert method.name == f"l0-{name}"
 
 
-def test_an_estimator_goes_as_an_object() -> None:
+def test_an_estimator_is_given_as_an_object() -> None:
     assert l0(0.1, estimator=Exact(max_gates=3)).estimator == Exact(max_gates=3)
 
 
-def test_a_name_of_ones_own() -> None:
+def test_a_name_is_an_option() -> None:
     assert l0(0.1, name="mine").name == "mine"
 
 

@@ -6,14 +6,14 @@ import pytest
 import torch
 
 from l0arm import sparsify
-from l0arm.estimators.pathwise import Pathwise
+from l0arm.estimators import Pathwise
 from l0arm.gates import Bernoulli, HardConcrete
 from l0arm.methods import l0_hc
 from l0arm.models import MLP
 from l0arm.penalties import L0, L2
 
 
-def test_the_name_stands_for_its_parts() -> None:
+def test_the_parts_of_the_method() -> None:
     method = l0_hc(0.1)
     assert (method.gate, method.estimator) == (HardConcrete(), Pathwise())
     assert method.penalties == (L0(0.1),)

@@ -9,7 +9,7 @@ from l0arm.methods._l1_filter import PruneUnits
 from l0arm.models import MLP, LeNet5
 
 
-def test_the_units_with_the_largest_sums_of_weights_stay() -> None:
+def test_the_units_with_the_largest_sums_of_weights_are_kept() -> None:
     gated = sparsify(LeNet5(), method=l1_filter())
     sums = gated.model.conv1.weight.detach().abs().sum((1, 2, 3))
     PruneUnits([0.4, 1.0, 1.0, 1.0])(gated, None)
@@ -18,7 +18,7 @@ def test_the_units_with_the_largest_sums_of_weights_stay() -> None:
     assert sums[kept].min() > sums[~kept].max()
 
 
-def test_flattened_inputs_follow_their_filters() -> None:
+def test_flattened_inputs_are_closed_with_their_filters() -> None:
     gated = sparsify(LeNet5(), method=l1_filter())
     PruneUnits([1.0, 0.5, 1.0, 1.0])(gated, None)
     assert architecture(gated) == "20-25-400-500"
@@ -30,7 +30,7 @@ def test_a_group_keeps_at_least_one_unit() -> None:
     assert architecture(gated) == "20-1"
 
 
-def test_pruned_units_get_no_gradient_and_come_back_no_more() -> None:
+def test_pruned_units_get_no_gradient() -> None:
     gated = sparsify(MLP((20, 16, 10)), method=l1_filter())
     PruneUnits(0.5)(gated, None)
     closed = gated.per_group(gated.deterministic())["fc2"] == 0

@@ -1,4 +1,4 @@
-"""Magnitude pruning keeps the largest weights, and what is gone stays gone to the optimizer."""
+"""Magnitude pruning keeps the largest weights, and the optimizer does not revive the others."""
 
 import pytest
 import torch
@@ -24,7 +24,7 @@ def steps(gated: Gated, optimizer: torch.optim.Optimizer, count: int) -> None:
         gated.method.after_step(gated, optimizer)
 
 
-def test_the_largest_weights_of_each_layer_stay() -> None:
+def test_the_largest_weights_of_each_layer_are_kept() -> None:
     gated = gated_mlp(keep=[0.25, 0.5])
     before = {k: p.detach().clone() for k, p in gated.model.named_parameters()}
     Prune([0.25, 0.5], 1.0)(gated, None)
@@ -47,7 +47,7 @@ def test_the_largest_weights_of_each_layer_stay() -> None:
 def test_masked_weights_and_their_averages_stay_0_after_every_step(optimizer: type) -> None:
     gated = gated_mlp()
     made = optimizer(gated.parameter_groups(lr=0.05))
-    steps(gated, made, 2)  # averages of gradients that know the weights to be removed
+    steps(gated, made, 2)  # moving averages for weights that will be removed
     Prune(0.2, 1.0)(gated, None)
     masks = {name: gated.model.get_parameter(name) != 0 for name in ("fc1.weight", "fc2.weight")}
     for _ in range(3):
@@ -60,7 +60,7 @@ def test_masked_weights_and_their_averages_stay_0_after_every_step(optimizer: ty
             assert all(float(v[~mask].abs().max()) == 0.0 for v in averages)
 
 
-def test_rounds_cut_down_to_the_share_step_by_step() -> None:
+def test_rounds_prune_to_the_share_step_by_step() -> None:
     method = magnitude(keep=0.125, rounds=3)
     assert [stage.name for stage in method.stages] == ["train", "prune 1", "prune 2", "prune 3"]
     assert [stage.lr for stage in method.stages] == [1.0, 0.1, 0.1, 0.1]

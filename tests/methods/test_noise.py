@@ -1,4 +1,4 @@
-"""Noise drawn on outputs has the distribution that noise on weights would give."""
+"""Noise on outputs has the distribution that noise on weights would give."""
 
 import copy
 from collections.abc import Callable
@@ -9,8 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from l0arm import Gated, Group, Slice, sparsify
-from l0arm.estimators.deterministic import Deterministic
-from l0arm.estimators.pathwise import Pathwise
+from l0arm.estimators import Deterministic, Pathwise
 from l0arm.gates import Fixed, Gaussian
 from l0arm.methods import Method
 from l0arm.methods.noise import WeightNoise
@@ -46,7 +45,7 @@ def test_mean_and_variance_of_a_linear_layer(biases: bool) -> None:
     gated = noisy(linear(), biases=biases)
     x = torch.randn(4, 6, dtype=torch.float64)
     with torch.no_grad():
-        draws = torch.stack([gated(x) for _ in range(4000)])
+        draws = gated(x.repeat(4000, 1)).view(4000, 4, 5)
         dense = gated.model(x)
     variances = {k: p.detach().exp() for k, p in gated.extras["noise"].named_parameters()}
     assert set(variances) == {"fc1-weight", "fc1-bias"} if biases else {"fc1-weight"}
@@ -65,18 +64,17 @@ def test_mean_and_variance_of_a_convolution_equal_those_of_noisy_weights() -> No
     outputs: list[torch.Tensor] = []
     model[1].register_forward_pre_hook(lambda module, args: outputs.append(args[0].detach()))
     with torch.no_grad():
-        for _ in range(3000):
-            gated(x)
+        gated(x.expand(3000, -1, -1, -1))
     sigma = torch.exp(torch.tensor(-1.5, dtype=torch.float64))
     weight, bias = model[0].weight.detach(), model[0].bias.detach()
     noise = sigma * torch.randn(3000, *weight.shape, dtype=torch.float64)
     by_weights = torch.stack([F.conv2d(x, weight + n, bias, padding=1) for n in noise])
-    drawn = torch.stack(outputs)
+    drawn = outputs[0][:, None]
     torch.testing.assert_close(drawn.var(0), by_weights.var(0), rtol=0.2, atol=0)
     assert float((drawn.mean(0) - by_weights.mean(0)).abs().max()) < 0.12
 
 
-def test_examples_have_noise_of_their_own() -> None:
+def test_every_example_has_its_own_noise() -> None:
     gated = noisy(linear())
     x = torch.ones(2, 6, dtype=torch.float64)
     one, two = gated(x)
@@ -100,7 +98,7 @@ def test_gates_scale_the_noise_of_what_reads_them() -> None:
     x = torch.randn(1, 6, dtype=torch.float64)
     z = torch.tensor([2.0, 0.5, 1.0, 3.0, 1.0, 1.0], dtype=torch.float64)
     with torch.no_grad(), gated.drawn(z):
-        draws = torch.stack([gated(x) for _ in range(4000)])
+        draws = gated(x.repeat(4000, 1))[:, None]
     sigma = gated.extras["noise"].get_parameter("fc1-weight").detach().exp().sqrt()
     variance = (x**2) @ (((sigma * z) ** 2).T)
     torch.testing.assert_close(draws.var(0), variance, rtol=0.12, atol=0)
@@ -108,7 +106,7 @@ def test_gates_scale_the_noise_of_what_reads_them() -> None:
 
 @pytest.mark.parametrize("make", [lambda: MLP((6, 5, 4, 3)), LeNet5], ids=["mlp", "lenet5"])
 @pytest.mark.parametrize("fractional", [False, True])
-def test_dropping_closed_units_equals_zeroing_them_noise_and_all(
+def test_sliced_and_masked_execution_agree_with_noise(
     make: Callable[[], nn.Module], fractional: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch, "randn_like", torch.ones_like)  # the same noise for any width
@@ -125,10 +123,10 @@ def test_dropping_closed_units_equals_zeroing_them_noise_and_all(
     torch.testing.assert_close(found[0], found[1], rtol=1e-10, atol=1e-10)
     gated.eval()
     with torch.no_grad(), gated.drawn(z):
-        assert float((gated(x) - found[0]).abs().min()) > 0  # it was noisy
+        assert float((gated(x) - found[0]).abs().min()) > 0  # the other outputs had noise
 
 
-def test_evaluation_is_without_noise_and_the_model_is_left_alone() -> None:
+def test_evaluation_has_no_noise_and_the_model_is_restored() -> None:
     gated = noisy(MLP((6, 5, 4)))
     x = torch.rand(3, 6, dtype=torch.float64)
     gated.eval()
@@ -152,7 +150,7 @@ def test_the_gradient_reaches_the_variances() -> None:
         assert float(parameter.grad.abs().max()) > 0
 
 
-def test_a_layer_whose_noise_is_not_known_is_refused() -> None:
+def test_an_unsupported_layer_is_refused() -> None:
     model = nn.Sequential(nn.ConvTranspose2d(2, 3, 3), nn.Flatten(), nn.LazyLinear(2))
     model(torch.rand(1, 2, 4, 4))
     groups = [Group("inputs", 2, reads=(Slice("0.weight", 0),))]
@@ -164,12 +162,12 @@ def test_a_layer_whose_noise_is_not_known_is_refused() -> None:
 def test_noise_by_matrix_products_is_that_of_stock_operators(
     biases: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The noise itself is 1 everywhere here, since the two lay their outputs out differently."""
+    """The noise is 1 everywhere here, since the memory layouts of the two outputs differ."""
     gated = noisy(LeNet5(), biases=biases)
     monkeypatch.setattr(torch, "randn_like", torch.ones_like)
     x = torch.randn(16, 1, 28, 28, dtype=torch.float64)
     found = []
-    for smallest in (16, 17):  # images from which on it goes by products
+    for smallest in (16, 17):  # the smallest batch for which matrix products are used
         monkeypatch.setattr("l0arm.models.pooled_conv.SMALL_BATCH", smallest)
         gated.zero_grad()
         y = gated(x)
@@ -187,13 +185,13 @@ def test_a_layer_with_a_forward_of_its_own_is_refused(method: str) -> None:
         sparsify(model, method=method, lam=1e-5)
 
 
-def test_a_forward_that_is_set_later_is_there_after_a_step() -> None:
+def test_a_forward_that_is_set_later_is_restored_after_a_step() -> None:
     model, calls = MLP((6, 5, 3)), []
     gated = sparsify(model, method="sparse-vd", lam=1e-5)
     plain = model.fc1.forward
     model.fc1.forward = own = lambda x: (calls.append(1), plain(x))[1]
     gated.train()(torch.rand(2, 6))
-    assert not calls  # noise is drawn in its place
+    assert not calls  # the noisy forward replaces it
     assert vars(model.fc1)["forward"] is own
     gated.eval()(torch.rand(2, 6))
     assert calls == [1]

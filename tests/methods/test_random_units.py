@@ -1,4 +1,4 @@
-"""Random removal: as many units as asked for, every choice equally likely, nothing learned."""
+"""Random removal: the number of units is given, and every choice is equally likely."""
 
 import pytest
 import torch
@@ -9,13 +9,13 @@ from l0arm.methods._random_units import CloseAtRandom
 from l0arm.models import MLP, WideResNet
 
 
-def test_as_many_units_stay_as_asked_for() -> None:
+def test_the_given_number_of_units_is_kept() -> None:
     gated = sparsify(WideResNet(10, 1), method="random")
     CloseAtRandom([7 / 16, 15 / 32, 33 / 64])(gated, None)
     assert architecture(gated) == "7-15-33"
 
 
-def test_every_unit_is_as_likely_to_stay_as_any_other() -> None:
+def test_every_unit_is_equally_likely_to_be_kept() -> None:
     torch.manual_seed(0)
     gated = sparsify(MLP((10, 4)), method="random")
     stayed = torch.zeros(10)
@@ -26,7 +26,7 @@ def test_every_unit_is_as_likely_to_stay_as_any_other() -> None:
     assert float((stayed - 600).abs().max()) < 4 * 20.5
 
 
-def test_the_choice_is_a_function_of_the_seed() -> None:
+def test_a_seed_fixes_the_choice() -> None:
     gated, chosen = sparsify(MLP((30, 4)), method="random"), []
     for seed in (0, 0, 1):
         torch.manual_seed(seed)

@@ -1,4 +1,4 @@
-"""SBP: noise on a pretrained network, pruned by its signal-to-noise ratio."""
+"""SBP: pruning by the signal-to-noise ratio of the gates."""
 
 import pytest
 import torch
@@ -16,7 +16,7 @@ def test_the_penalty_is_the_divergence_of_every_gate_by_group() -> None:
     assert gated.penalty().item() == pytest.approx(expected.item(), rel=1e-6)
 
 
-def test_gates_wait_for_a_pretrained_network() -> None:
+def test_gates_do_not_learn_while_the_network_is_pretrained() -> None:
     pretrain, prune = sbp(1.0, pretrain=0.3).stages
     assert (pretrain.share, pretrain.gate_lr, pretrain.penalty(0.5)) == (0.3, 0.0, 0.0)
     assert (prune.share, prune.gate_lr, prune.penalty(0.0)) == (0.7, 1.0, 1.0)
@@ -29,7 +29,7 @@ def test_parameters_are_clamped_after_a_step() -> None:
     assert gated.phi[0].tolist() == [5.0, -20.0]
 
 
-def test_the_penalty_alone_turns_gates_to_noise() -> None:
+def test_the_penalty_alone_prunes_all_gates() -> None:
     gated = sparsify(MLP((4, 3, 2)), method=sbp(1.0))
     optimizer = torch.optim.Adam([gated.phi], lr=0.05)
     for _ in range(300):

@@ -1,4 +1,4 @@
-"""Sparse VD: weights whose noise drowns them become 0, units without weights close."""
+"""Sparse VD: weights with too much noise become 0, units without weights are closed."""
 
 import math
 
@@ -29,7 +29,7 @@ def test_the_penalty_is_the_divergence_of_every_weight() -> None:
     assert gated.penalty().item() == pytest.approx(0.1 * total, rel=1e-4)
 
 
-def test_weights_go_where_log_alpha_passes_the_threshold() -> None:
+def test_weights_with_log_alpha_above_the_threshold_become_0() -> None:
     gated = gated_mlp()
     gated.model.fc1.weight.data.fill_(0.1)
     noise = gated.extras["noise"].get_parameter("fc1-weight")
@@ -42,7 +42,7 @@ def test_weights_go_where_log_alpha_passes_the_threshold() -> None:
     assert torch.all(gated.deterministic() == 1)
 
 
-def test_nothing_goes_before_the_penalty_has_its_full_weight() -> None:
+def test_nothing_is_pruned_before_the_penalty_has_its_full_weight() -> None:
     gated = gated_mlp()
     gated.extras["noise"].get_parameter("fc1-weight").data.fill_(5.0)
     gated.penalty_weight = 0.9
@@ -50,7 +50,7 @@ def test_nothing_goes_before_the_penalty_has_its_full_weight() -> None:
     assert torch.all(gated.model.fc1.weight != 0)
 
 
-def test_units_without_weights_close() -> None:
+def test_units_without_weights_are_closed() -> None:
     gated = gated_mlp()
     gated.extras["noise"].get_parameter("fc1-weight").data[1] = 5.0
     after_step(gated)

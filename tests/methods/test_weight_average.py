@@ -1,4 +1,4 @@
-"""The weights end as the mean of where they were while they settled, later steps counting more."""
+"""The mean of the weights over a stage, in which later steps count more."""
 
 import torch
 from torch import Tensor
@@ -16,7 +16,7 @@ def gated_mlp() -> tuple[Gated, torch.optim.Optimizer]:
 
 
 def wander(gated: Gated, optimizer: torch.optim.Optimizer, steps: int) -> list[Tensor]:
-    """Other weights after each step; what the first layer's were."""
+    """Random weights after each step. Returns those of the first layer."""
     seen = []
     for _ in range(steps):
         for p in gated.model.parameters():
@@ -36,7 +36,7 @@ def test_the_mean_weighs_a_step_by_its_number() -> None:
     torch.testing.assert_close(gated.model.get_parameter("fc1.weight").data, expected)
 
 
-def test_before_it_begins_and_after_it_ends_nothing_is_added() -> None:
+def test_steps_before_and_after_the_averaging_do_not_count() -> None:
     gated, optimizer = gated_mlp()
     wander(gated, optimizer, 3)
     DecideAndAverage(Decide())(gated, None)
@@ -48,7 +48,7 @@ def test_before_it_begins_and_after_it_ends_nothing_is_added() -> None:
     assert average.steps == -1
 
 
-def test_without_a_step_there_is_no_mean_to_take() -> None:
+def test_without_a_step_the_weights_do_not_change() -> None:
     gated, _ = gated_mlp()
     before = [p.detach().clone() for p in gated.model.parameters()]
     begin_average(gated, None)
@@ -73,7 +73,7 @@ def test_the_mean_is_saved_with_the_gates() -> None:
 
 
 def test_a_network_in_half_precision_has_a_precise_mean() -> None:
-    """In bfloat16 the mean would stand still after some hundred steps."""
+    """In bfloat16 the mean would stop changing after some hundred steps."""
     gated, optimizer = gated_mlp()
     gated.bfloat16()
     begin_average(gated, None)

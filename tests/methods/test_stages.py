@@ -1,4 +1,4 @@
-"""Shares of the training that cannot be are refused by name when a method is made."""
+"""Stages laid out over the epochs, schedules, and refused options of stages and methods."""
 
 from collections.abc import Callable
 from functools import partial
@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from l0arm.contracts import constant
 from l0arm.estimators import DisARM
 from l0arm.gates import Bernoulli
 from l0arm.methods import (
@@ -20,6 +21,7 @@ from l0arm.methods import (
     random_units,
     sbp,
 )
+from l0arm.methods.stages import Ramp, first_epochs, never
 
 Factory = Callable[..., Method]
 OF_EPOCHS: list[tuple[Factory, str]] = [
@@ -42,6 +44,45 @@ wrong_shares = pytest.mark.parametrize(
 )
 
 
+def stages(*shares: float) -> list[Stage]:
+    return [Stage(str(number), share) for number, share in enumerate(shares)]
+
+
+@pytest.mark.parametrize(
+    ("shares", "epochs", "starts"),
+    [
+        ((1.0,), 5, [0]),
+        ((0.5, 0.5), 200, [0, 100]),
+        ((0.9, 0.1), 200, [0, 180]),
+        ((2.0, 1.0, 1.0), 8, [0, 4, 6]),  # shares are relative
+        ((0.9, 0.1), 2, [0, 1]),
+        ((0.01, 0.01, 0.98), 10, [0, 1, 2]),  # no stage is left out
+        ((0.98, 0.01, 0.01), 10, [0, 8, 9]),
+        ((0.5, 0.1, 0.1, 0.3), 4, [0, 1, 2, 3]),
+    ],
+)
+def test_where_stages_begin(shares: tuple[float, ...], epochs: int, starts: list[int]) -> None:
+    assert first_epochs(stages(*shares), epochs) == starts
+
+
+def test_more_stages_than_epochs_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"3 stages \(0, 1, 2\) need at least as many epochs"):
+        first_epochs(stages(1, 1, 1), 2)
+
+
+def test_a_ramp_is_0_before_and_1_after() -> None:
+    ramp = Ramp(0.025, 0.1)  # epochs 5 to 20 of 200
+    assert [ramp(epoch / 200) for epoch in (0, 5, 20, 199)] == [0.0, 0.0, 1.0, 1.0]
+    assert ramp(12.5 / 200) == pytest.approx(0.5)
+    assert (constant(0.0), never(1.0)) == (1.0, 0.0)
+
+
+@pytest.mark.parametrize("points", [(0.5, 0.5), (-0.1, 0.5), (0.5, 1.1)])
+def test_a_ramp_needs_two_points_in_order(points: tuple[float, float]) -> None:
+    with pytest.raises(ValueError, match="0 <= start < end <= 1"):
+        Ramp(*points)
+
+
 @wrong_shares
 @pytest.mark.parametrize(("make", "option"), OF_EPOCHS)
 def test_a_share_of_the_epochs_lies_between_0_and_1(make: Factory, option: str, share: Any) -> None:
@@ -58,7 +99,7 @@ def test_a_share_of_the_images_lies_between_0_and_1(make: Factory, share: Any) -
         make(held_out=share)
 
 
-def test_something_is_left_for_the_penalty() -> None:
+def test_shares_that_leave_no_epochs_for_the_penalty_are_refused() -> None:
     for pretrain, finetune in ((0.6, 0.6), (0.5, 0.5)):
         message = f"pretrain={pretrain} and finetune={finetune} leave no epochs to shrink in"
         with pytest.raises(ValueError, match=message):
@@ -66,15 +107,15 @@ def test_something_is_left_for_the_penalty() -> None:
 
 
 @pytest.mark.parametrize(("make", "option"), OF_EPOCHS)
-def test_a_share_of_0_leaves_a_stage_out(make: Factory, option: str) -> None:
+def test_a_share_of_0_omits_a_stage(make: Factory, option: str) -> None:
     usual, without = make().stages, make(**{option: 0}).stages
-    gone = {"warm_up": 0, "settle": 2}.get(option, 1)  # l0-best ends with a stage for the mean
+    gone = {"warm_up": 0, "settle": 2}.get(option, 1)  # l0-best also omits its last stage
     assert len(without) == max(1, len(usual) - gone)
     assert sum(stage.share for stage in without) == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize("share", [0, 0.0, -0.5, float("nan"), float("inf"), "a"])
-def test_a_stage_lasts(share: Any) -> None:
+def test_a_stage_needs_a_positive_share(share: Any) -> None:
     with pytest.raises(ValueError, match="the share of stage 'tune' must be a finite number > 0"):
         Stage("tune", share)
 
@@ -84,7 +125,7 @@ wrong_rates = pytest.mark.parametrize("rate", [-1, float("nan"), float("inf"), "
 
 @wrong_rates
 @pytest.mark.parametrize("name", ["lr", "gate_lr"])
-def test_a_stage_multiplies_rates_by_a_number(name: str, rate: Any) -> None:
+def test_a_factor_of_a_learning_rate_is_a_finite_number(name: str, rate: Any) -> None:
     with pytest.raises(ValueError, match=f"stage 'tune' multiplies learning rates by {name}, a "):
         Stage("tune", **{name: rate})
 
@@ -94,7 +135,7 @@ def test_a_stage_multiplies_rates_by_a_number(name: str, rate: Any) -> None:
     ("make", "option"),
     [(partial(l0_best, 0.1), "settle_lr"), (l1_filter, "retrain_lr"), (magnitude, "retrain_lr")],
 )
-def test_so_do_the_methods_that_have_such_a_stage(make: Factory, option: str, rate: Any) -> None:
+def test_methods_check_the_rates_of_their_stages(make: Factory, option: str, rate: Any) -> None:
     with pytest.raises(ValueError, match="multiplies learning rates"):
         make(**{option: rate})
 

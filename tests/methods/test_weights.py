@@ -1,4 +1,4 @@
-"""A unit is alive when an open weight comes in and one goes out, followed to the end."""
+"""Units are alive if nonzero weights come in and go out, through the whole network."""
 
 import torch
 
@@ -32,7 +32,7 @@ def test_a_unit_without_weights_coming_in_dies_though_it_has_a_bias() -> None:
     assert alive_units(gated).tolist() == [1, 1, 1, 0, 1, 1, 1]
 
 
-def test_death_is_followed_both_ways_until_nothing_changes() -> None:
+def test_dead_units_kill_others_in_both_directions() -> None:
     gated = chain()
     gated.model.fc3.weight.data[:, 0] = 0.0  # the first unit of layer 2 is not read,
     gated.model.fc2.weight.data[1, 0] = 0.0  # which alone read the first unit of layer 1,
