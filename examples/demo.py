@@ -2,9 +2,9 @@
 
     python examples/demo.py            (`make demo` sets up what it needs and runs this)
 
-The gated network trains for three quarters of the epochs, is compacted with its optimizer, and the
-small network trains for the rest. A run chooses nothing on the test digits; the strengths below
-were settled in a few trial runs that looked at them.
+The gated network trains for three quarters of the epochs. Then it is compacted together with its
+optimizer, and the small network is fine-tuned for the rest. A run chooses nothing on the test
+digits. The strengths below were chosen in a few trial runs that looked at them.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from l0arm.metrics import weight_count
 from l0arm.models import LeNet5
 
 BATCH = 100
-# Strength for 20 filters, 50 filters, 800 flattened inputs, 500 neurons. A run of 2,400 steps is
-# 50 times shorter than the paper's: hence a stronger, gradual pull and a faster phi.
+# Strengths for 20 filters, 50 filters, 800 flattened inputs and 500 neurons. A run of 2,400 steps
+# is 50 times shorter than the paper's, hence higher strengths with a warm-up and a faster phi.
 LAM = torch.tensor([0.25, 0.025, 0.08, 4.0]) / 8000
 LR, GATE_LR = 1e-3, 0.03
 
@@ -78,8 +78,8 @@ def train_gated(
     task = progress.add_task("L0-ARM", total=epochs, note="")
     gated_epochs = epochs * 3 // 4
     for epoch in range(gated_epochs):
-        pull = min(1.0, (epoch + 1) / (0.8 * gated_epochs))
-        gated.method = l0arm.methods.l0_arm((pull * LAM).tolist())
+        warm_up = min(1.0, (epoch + 1) / (0.8 * gated_epochs))
+        gated.method = l0arm.methods.l0_arm((warm_up * LAM).tolist())
         train_epoch(
             optimizer,
             images,
@@ -115,12 +115,12 @@ def train_epoch(
 
 
 def decay(optimizer: torch.optim.Optimizer, epoch: int, epochs: int) -> None:
-    """The learning rate of the weights falls in a line over the last quarter of a run."""
+    """The learning rate of the weights falls linearly over the last quarter of a run."""
     optimizer.param_groups[0]["lr"] = LR * min(1.0, (epochs - epoch) / (epochs / 4))
 
 
 def accuracy(model: nn.Module, data: MnistMini) -> float:
-    """Percent of the 2,000 test digits classified right."""
+    """Percent of the 2,000 test digits that are classified correctly."""
     training = model.training
     model.eval()
     with torch.inference_mode():
@@ -130,7 +130,7 @@ def accuracy(model: nn.Module, data: MnistMini) -> float:
 
 
 def comparison(dense: nn.Module, small: nn.Module, rate: float, data: MnistMini) -> Table:
-    """Dense against compact, measured now and here."""
+    """Dense against compact, measured on this machine."""
     models = {"dense": dense, "compact": small}
     x = data.test_images[:256, None].float() / 255
     one, many = latency(models, x[:1]), latency(models, x)
@@ -155,7 +155,7 @@ def comparison(dense: nn.Module, small: nn.Module, rate: float, data: MnistMini)
 
 
 def widths(model: nn.Module) -> str:
-    """Filters, filters, inputs, neurons: read off the weights that are really there."""
+    """Filters, filters, inputs and neurons, from the shapes of the weights."""
     weight = {name: tuple(p.shape) for name, p in model.named_parameters() if p.dim() > 1}
     fc1 = next(shape for name, shape in weight.items() if name.startswith("fc1"))
     return f"{weight['conv1.weight'][0]}-{weight['conv2.weight'][0]}-{fc1[1]}-{fc1[0]}"

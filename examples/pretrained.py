@@ -1,4 +1,4 @@
-"""A network that is trained already: its gates start open, at 0.95, and close what is not needed.
+"""Prune a trained network: its gates start open, at 0.95, and close what is not needed.
 
 python examples/pretrained.py
 """
@@ -62,7 +62,7 @@ def main() -> None:
 
 
 def pixels(images: Tensor) -> Tensor:
-    """14 x 14, to be quick."""
+    """Images of 14 x 14 pixels, to be quick."""
     return F.avg_pool2d(images[:, None].float() / 255, 2)
 
 

@@ -1,9 +1,9 @@
-"""A residual network in a plain loop: planned, gated, trained, compacted with its certificate.
+"""A residual network in a plain loop: plan, gate, train, compact with a certificate.
 
     python examples/resnet.py
 
-The network says nothing of gates: ``sparsify`` finds on an example input which filters go together
-(those that meet in a residual sum do).
+The network does not know about gates. The plan finds which filters have to be removed together,
+such as those that meet in a residual sum.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ BATCH, STEPS = 50, 240
 
 
 class Block(nn.Module):
-    """Two convolutions around which the input passes."""
+    """Two convolutions with a shortcut."""
 
     def __init__(self, narrow: int, wide: int, stride: int) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ def resnet() -> nn.Module:
 
 
 def pixels(images: Tensor) -> Tensor:
-    """14 x 14, to be quick."""
+    """Images of 14 x 14 pixels, to be quick."""
     return F.avg_pool2d(images[:, None].float() / 255, 2)
 
 
@@ -61,7 +61,7 @@ def main() -> None:
     train_gated(gated, optimizer, images, labels)
     small = l0arm.compact(gated, optimizer=optimizer)
     print(l0arm.certificate(small))
-    for _ in range(STEPS // 2):  # the small network trains on, with the same optimizer
+    for _ in range(STEPS // 2):  # fine-tune the small network with the same optimizer
         batch = torch.randint(len(images), (BATCH,))
         optimizer.zero_grad()
         F.cross_entropy(small(images[batch]), labels[batch]).backward()

@@ -1,4 +1,4 @@
-"""A transformer of the `transformers` library loses heads and neurons, and still generates.
+"""Remove heads and neurons from a transformer of the `transformers` library; it still generates.
 
     pip install 'l0arm[integrations]'; python examples/transformer.py
 
@@ -54,14 +54,16 @@ def main() -> None:
     train_gated(gated, optimizer)
     small = l0arm.compact(gated, optimizer=optimizer)
     print(l0arm.certificate(small))
-    for _ in range(STEPS // 4):  # the small network trains on, with the same optimizer
+    for _ in range(STEPS // 4):  # fine-tune the small network with the same optimizer
         ids = sequences(BATCH)
         optimizer.zero_grad()
         small(input_ids=ids, labels=ids).loss.backward()
         optimizer.step()
     start = torch.tensor([[1, 3, 5]])
-    told = small.eval().generate(start, attention_mask=torch.ones_like(start), max_new_tokens=5)
-    print("1 3 5 goes on with", *told[0, 3:].tolist())
+    generated = small.eval().generate(
+        start, attention_mask=torch.ones_like(start), max_new_tokens=5
+    )
+    print("1 3 5 goes on with", *generated[0, 3:].tolist())
     report(llama(), small, sequences(64))
 
 

@@ -29,7 +29,7 @@ SHA256 = {
 
 
 def main() -> None:
-    """Read, split, write, and say what was written."""
+    """Read, split, write, and report what was written."""
     parser = argparse.ArgumentParser(description="Make mnist_mini.npz from MNIST's t10k files.")
     parser.add_argument("--data-dir", type=Path, required=True, help="folder of the t10k files")
     parser.add_argument("--out", type=Path, default=OUT, help="file to write")
@@ -51,14 +51,16 @@ def read_checked(folder: Path, name: str) -> Bytes:
     if not plain.exists() and not packed.exists():
         raise SystemExit(f"{folder}: expected {name} or {name}.gz, but neither is there")
     content = plain.read_bytes() if plain.exists() else gzip.decompress(packed.read_bytes())
-    came = hashlib.sha256(content).hexdigest()
-    if came != SHA256[name]:
-        raise SystemExit(f"{name}: expected SHA-256 {SHA256[name]}, but {came} came; get it anew")
+    found = hashlib.sha256(content).hexdigest()
+    if found != SHA256[name]:
+        raise SystemExit(
+            f"{name}: expected SHA-256 {SHA256[name]}, found {found}; download it again"
+        )
     return np.frombuffer(content, np.uint8)
 
 
 def split(images: Bytes, labels: Bytes) -> dict[str, Bytes]:
-    """Split every class 80/20 and shuffle both parts; rounding gives exactly 8,000 and 2,000."""
+    """Split every class 80/20 and shuffle both parts. Rounding gives exactly 8,000 and 2,000."""
     # RandomState, because NumPy promises that its stream never changes; default_rng's may.
     rng = np.random.RandomState(SEED)
     train, test = [], []
@@ -77,7 +79,7 @@ def split(images: Bytes, labels: Bytes) -> dict[str, Bytes]:
 
 
 def write(path: Path, arrays: dict[str, Any]) -> None:
-    """Write the archive beside its place and move it there, so that no half file is ever seen."""
+    """Write the archive atomically: to a temporary file first, then rename it."""
     partial = path.with_suffix(".partial.npz")
     try:
         np.savez_compressed(partial, **arrays)

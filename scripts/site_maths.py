@@ -1,4 +1,4 @@
-"""A hook of mkdocs: formulas become MathML when the site is built, so pages need no script."""
+"""Hook of mkdocs: formulas become MathML when the site is built, so pages need no script."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pages of the documentation, taken apart: fences, Python blocks, command lines, links."""
+"""Parse the pages of the documentation: fences, Python blocks, command lines, links."""
 
 import ast
 import re
@@ -24,7 +24,7 @@ EXTRA_OF = {  # the extra that brings a package
     "safetensors": "export",
     "transformers": "integrations",
 }
-BEHIND = {  # what these parts of the library need in their turn
+INDIRECT = {  # packages that these parts of the library need
     "l0arm.export": {"onnxruntime"},
     "l0arm.integrations.lightning": {"lightning"},
     "l0arm.integrations.transformers": {"transformers", "accelerate"},
@@ -33,7 +33,7 @@ BEHIND = {  # what these parts of the library need in their turn
 
 @dataclass(frozen=True)
 class Fence:
-    """What stands between two lines of three backticks."""
+    """A code block between two lines of three backticks."""
 
     line: int
     language: str
@@ -63,14 +63,14 @@ def modules(code: str) -> set[str]:
 
 
 def packages(code: str) -> set[str]:
-    """The optional packages that a block needs, those behind parts of the library too."""
+    """The optional packages that a block needs, directly or through the library."""
     named = modules(code)
-    behind = set().union(*(BEHIND.get(name, set()) for name in named))
-    return {name.split(".")[0] for name in named} - CORE | behind
+    indirect = set().union(*(INDIRECT.get(name, set()) for name in named))
+    return {name.split(".")[0] for name in named} - CORE | indirect
 
 
 def command_lines(page: str) -> list[list[str]]:
-    """The arguments of every ``l0arm`` command line, those within sentences too."""
+    """The arguments of every ``l0arm`` command line, in blocks and in sentences."""
     fenced = [
         line
         for fence in fences(page)
@@ -85,7 +85,7 @@ def command_lines(page: str) -> list[list[str]]:
 
 
 def _arguments(line: str) -> list[str]:
-    """The words behind ``l0arm`` or ``python -m l0arm`` in a line that is a command."""
+    """The words after ``l0arm`` or ``python -m l0arm`` if the line is a command."""
     start = re.match(
         r"(?:\$ )?(?:(?:\S*/)?l0arm|(?:torchrun|python)\b.* -m l0arm) (?=[a-z-])", line
     )
@@ -93,7 +93,7 @@ def _arguments(line: str) -> list[str]:
 
 
 def links(page: str) -> list[str]:
-    """Links to files, without the place within them."""
+    """Links to files, without their anchors."""
     return re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", FENCE.sub("", page))
 
 

@@ -1,4 +1,4 @@
-"""Command lines in the README and on the pages: the verb exists, options and arguments fit."""
+"""Command lines in the README and on the pages: the command exists, its arguments are valid."""
 
 import re
 from typing import Any
@@ -13,7 +13,7 @@ LINES = sorted({(name, tuple(line)) for name in PAGES for line in command_lines(
 
 
 def check(words: list[str]) -> None:
-    """Parse the words as the command line would, and stop before anything is done."""
+    """Parse the words as the command line would, without executing the command."""
     verb, *arguments = words
     if verb in ("--help", "--version"):
         return
@@ -54,8 +54,8 @@ def test_the_reader_of_pages_finds_command_lines_everywhere() -> None:
 @pytest.mark.parametrize("page", sorted(PAGES))
 def test_make_targets_exist(page: str) -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M))
-    told = set(re.findall(r"(?:^ {4}|`)make ([a-z-]+)", PAGES[page], re.M))
-    assert told <= targets
+    named = set(re.findall(r"(?:^ {4}|`)make ([a-z-]+)", PAGES[page], re.M))
+    assert named <= targets
 
 
 def test_the_two_commands_stand_at_the_top() -> None:

@@ -1,7 +1,7 @@
-"""Every Python block of the README and of every page runs, one after the other, as it stands.
+"""The Python blocks of the README and of every page run, one after the other, unchanged.
 
-A block that needs a package which is not installed is left out, with those that build on it, and
-the test says so. A new page is covered without a word here; AFTER holds facts about some.
+A block that needs a missing package is skipped together with the blocks that depend on it, and the
+test reports it. A new page is covered automatically. CHECKS has facts about some pages.
 """
 
 import importlib.util
@@ -31,37 +31,37 @@ WITH_CODE = [name for name, page in PAGES.items() if python_blocks(page)]
 
 
 def run(block: Fence, name: str, namespace: dict[str, Any]) -> None:
-    """Execute a block; errors show its line in the page."""
+    """Execute a block. Errors show its line in the page."""
     code = compile("\n" * block.line + block.text, name, "exec")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", EmptyGroupWarning)  # strengths are for all digits
+        warnings.simplefilter("ignore", EmptyGroupWarning)  # pages choose lam for all digits
         warnings.simplefilter("ignore", LatencyWarning)  # a busy machine
         if packages(block.text):
-            warnings.simplefilter("ignore")  # what other packages warn of is theirs
+            warnings.simplefilter("ignore")  # warnings of other packages
         exec(code, namespace)
 
 
 def missing(block: Fence) -> list[str]:
-    """What must be installed for a block, and is not."""
+    """The commands that install what a block lacks."""
     absent = [name for name in packages(block.text) if importlib.util.find_spec(name) is None]
     return [f"pip install 'l0arm[{EXTRA_OF[name]}]'" for name in sorted(absent)]
 
 
-def play(name: str) -> tuple[dict[str, Any], list[str]]:
-    """Run a page; what it leaves, and why blocks were left out."""
+def run_page(name: str) -> tuple[dict[str, Any], list[str]]:
+    """Run a page. Returns its variables, and why blocks were skipped."""
     namespace: dict[str, Any] = {"__name__": name}
-    left_out: list[str] = []
+    skipped: list[str] = []
     for block in python_blocks(PAGES[name]):
         if absent := missing(block):
-            left_out.append(f"line {block.line} needs {' and '.join(absent)}")
+            skipped.append(f"line {block.line} needs {' and '.join(absent)}")
             continue
         try:
             run(block, name, namespace)
         except NameError as error:
-            if not left_out:
+            if not skipped:
                 raise
-            left_out.append(f"line {block.line} builds on it ({error})")
-    return namespace, left_out
+            skipped.append(f"line {block.line} depends on it ({error})")
+    return namespace, skipped
 
 
 def readme(left: dict[str, Any], folder: Path, out: str) -> None:
@@ -92,7 +92,7 @@ def parallel(left: dict[str, Any], folder: Path, out: str) -> None:
     assert all(part.gated.phi.isfinite().all() for part in (left["digits"], left["step"]))
 
 
-AFTER: dict[str, Callable[[dict[str, Any], Path, str], None]] = {
+CHECKS: dict[str, Callable[[dict[str, Any], Path, str], None]] = {
     "README.md": readme,
     "docs/any-model.md": any_model,
     "docs/deployment.md": deployment,
@@ -102,13 +102,13 @@ AFTER: dict[str, Callable[[dict[str, Any], Path, str], None]] = {
 
 @pytest.mark.parametrize("name", WITH_CODE)
 def test_the_blocks_of_a_page_run(
-    name: str, stage: Path, capsys: pytest.CaptureFixture[str]
+    name: str, page_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    namespace, left_out = play(name)
-    if left_out:
-        pytest.skip("; ".join(left_out))
-    if name in AFTER:
-        AFTER[name](namespace, stage, capsys.readouterr().out)
+    namespace, skipped = run_page(name)
+    if skipped:
+        pytest.skip("; ".join(skipped))
+    if name in CHECKS:
+        CHECKS[name](namespace, page_folder, capsys.readouterr().out)
 
 
 @pytest.mark.parametrize("name", WITH_CODE)
@@ -117,8 +117,8 @@ def test_every_package_belongs_to_an_extra(name: str) -> None:
     assert needed <= set(EXTRA_OF)
 
 
-def test_facts_are_about_pages_that_are_there() -> None:
-    assert set(AFTER) <= set(WITH_CODE)
+def test_checks_are_about_existing_pages() -> None:
+    assert set(CHECKS) <= set(WITH_CODE)
     assert "l0arm" in CORE
 
 
@@ -140,7 +140,7 @@ four = one
 """
 
 
-def test_a_block_without_its_package_is_left_out_with_what_builds_on_it(
+def test_a_block_without_its_package_is_skipped_with_its_dependents(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(PAGES, "new.md", PAGE)
@@ -149,15 +149,15 @@ def test_a_block_without_its_package_is_left_out_with_what_builds_on_it(
     assert [block.line for block in blocks] == [2, 5, 9, 12]
     assert modules(blocks[3].text) == {"torch.nn", "l0arm.export"}
     assert packages(blocks[3].text) == {"onnxruntime"}
-    namespace, left_out = play("new.md")
+    namespace, skipped = run_page("new.md")
     assert namespace["one"] == 1
-    assert left_out[:2] == [
+    assert skipped[:2] == [
         "line 5 needs pip install 'l0arm[zzz]'",
-        "line 9 builds on it (name 'two' is not defined)",
+        "line 9 depends on it (name 'two' is not defined)",
     ]
 
 
 def test_an_error_in_a_block_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(PAGES, "new.md", "```python\nundefined\n```\n")
     with pytest.raises(NameError):
-        play("new.md")
+        run_page("new.md")

@@ -1,4 +1,4 @@
-"""mkdocs.yml names every page once and no other; links lead to files; fences are of known kinds."""
+"""mkdocs.yml lists every page once, links and named files exist, fences have a known language."""
 
 import re
 from collections.abc import Iterator
@@ -24,9 +24,9 @@ def paths(nav: list[Any]) -> Iterator[str]:
 
 def test_the_navigation_is_all_pages() -> None:
     config = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
-    told = list(paths(config["nav"]))
+    listed = list(paths(config["nav"]))
     there = sorted(path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md"))
-    assert sorted(told) == there
+    assert sorted(listed) == there
 
 
 def test_nothing_on_the_site_comes_from_elsewhere() -> None:
