@@ -23,6 +23,7 @@ LAYERS = [  # from the bottom; a module may import from any layer below its own
     {"compaction", "distributed", "methods"},
     {"metrics", "planning"},
     {"_sparsify"},
+    {"pruning"},
     {"_public"},  # the public names
     {"l0arm"},  # the package itself
     {"export", "integrations", "testing"},

@@ -26,6 +26,7 @@ PUBLIC = [
     "Patch",
     "Plan",
     "PlanError",
+    "PruneResult",
     "SavedError",
     "ScaledSigmoid",
     "Slice",
@@ -48,6 +49,7 @@ PUBLIC = [
     "models",
     "penalties",
     "plan",
+    "prune",
     "prune_rate",
     "save",
     "shrink",
@@ -55,7 +57,7 @@ PUBLIC = [
 ]
 PACKAGES = [
     *("compaction", "costs", "distributed", "estimators", "gates", "gating", "lab.data"),
-    *("methods", "models", "penalties", "planning"),
+    *("methods", "models", "penalties", "planning", "pruning"),
 ]
 EXTRAS = ["typer", "rich", "matplotlib", "safetensors", "pyarrow", "PIL", "onnx", "transformers"]
 

@@ -40,6 +40,7 @@ from l0arm.gating import (
 from l0arm.methods import METHODS, Course
 from l0arm.metrics import architecture, expected_l0, prune_rate
 from l0arm.planning import Plan, PlanError, plan
+from l0arm.pruning import PruneResult, prune
 
 __all__ = [
     "ESTIMATORS",
@@ -59,6 +60,7 @@ __all__ = [
     "Patch",
     "Plan",
     "PlanError",
+    "PruneResult",
     "SavedError",
     "ScaledSigmoid",
     "Slice",
@@ -81,6 +83,7 @@ __all__ = [
     "models",
     "penalties",
     "plan",
+    "prune",
     "prune_rate",
     "save",
     "shrink",

@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from l0arm.compaction import compact
+from l0arm.compaction._compact import cut_for_good
 from l0arm.gating import Gated
 from l0arm.gating.draw import Draw
 from l0arm.gating.layout import TensorCut, named_tensors
@@ -43,7 +43,7 @@ def prune_rate(gated: Gated, counted: Counted = "paper") -> float:
     if counted == "paper":
         return pruned_percentage(gated, gated.deterministic())
     before = sum(p.numel() for p in gated.model.parameters() if p.dim() >= 2)
-    after = weight_count(compact(gated, certify=False))
+    after = weight_count(cut_for_good(gated, gated.deterministic(), None))
     return 100.0 * (1 - after / before)
 
 

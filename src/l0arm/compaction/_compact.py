@@ -3,66 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from l0arm.compaction.optimizer import Transfer
+from l0arm.compaction.provenance import (
+    Origin,
+    Provenance,
+    attributes_of,
+    provenance_of,
+    set_provenance,
+)
 from l0arm.equality.certificate import Certificate, issue_certificate
 from l0arm.equality.example import Example
 from l0arm.gating import Gated
 from l0arm.gating.cutting import cut_copy, permanent_draw, select_inputs
-
-ATTRIBUTE = "_l0arm_provenance"  # of a small network: where it comes from
-
-
-@dataclass(frozen=True)
-class Provenance:
-    """Where a small network comes from. It is no part of the state dict."""
-
-    certificate: Certificate | None = None  # None: it was not compared
-
-
-def set_provenance(model: nn.Module, provenance: Provenance | None) -> nn.Module:
-    """Store where a network comes from on the network itself; None removes what a copy carries."""
-    if provenance is None:
-        vars(model).pop(ATTRIBUTE, None)
-    else:
-        vars(model)[ATTRIBUTE] = provenance
-    return model
-
-
-def certificate(small: nn.Module) -> Certificate:
-    """The certificate with which a network was compacted.
-
-    The certificate belongs to the moment of compaction: it does not follow what later training
-    does to the weights. It survives ``copy.deepcopy`` and ``.to()``.
-
-    Args:
-        small: A network that ``compact`` or ``load`` returned.
-
-    Returns:
-        The comparison of the small network with the gated one.
-
-    Raises:
-        ValueError: The network has no certificate.
-
-    Example:
-        >>> import l0arm
-        >>> gated = l0arm.sparsify(l0arm.models.MLP((6, 5, 3)), lam=0.0)
-        >>> small = l0arm.compact(gated, example_inputs=torch.rand(4, 6))
-        >>> certificate(small).passed
-        True
-    """
-    provenance = vars(small).get(ATTRIBUTE)
-    if not isinstance(provenance, Provenance) or provenance.certificate is None:
-        raise ValueError(
-            f"this {type(small).__name__} has no certificate; to get one, compact with inputs to "
-            "compare on: pass example_inputs=(x,) to compact or to sparsify, and leave certify on"
-        )
-    return provenance.certificate
 
 
 def compact(
@@ -121,13 +79,27 @@ def compact(
             )
     z_bar = gated.deterministic(round_to)
     evidence = None if example is None else issue_certificate(gated, z_bar, example)
+    small = cut_for_good(gated, z_bar, evidence, optimizer)
+    gated.remember(small)
+    return small
+
+
+def cut_for_good(
+    gated: Gated,
+    z_bar: Tensor,
+    evidence: Certificate | None,
+    optimizer: torch.optim.Optimizer | None = None,
+) -> nn.Module:
+    """The small network for given gates, with its provenance."""
     draw = permanent_draw(gated, z_bar)
     gated.warn_of_empty(draw)
     transfer = None if optimizer is None else Transfer(optimizer, gated, draw)
     small = cut_copy(gated, draw)
     if transfer is not None:
         transfer(small, None)
-    return set_provenance(select_inputs(small, gated.layout, draw), Provenance(evidence))
+    once = provenance_of(gated.model) is None
+    origin = Origin.of(gated, draw, attributes_of(small, gated.groups)) if once else None
+    return set_provenance(select_inputs(small, gated.layout, draw), Provenance(origin, evidence))
 
 
 def example_of(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from l0arm.compaction._compact import set_provenance
+from l0arm.compaction.provenance import set_provenance
 from l0arm.gating import Gated
 from l0arm.gating.cutting import permanent_draw, plain_copy
 from l0arm.gating.draw import Draw

@@ -22,6 +22,9 @@ from l0arm.costs.latency_model import latency_cost
 from l0arm.gating import Gated
 from l0arm.precision import Precise
 
+FALLING = 0.6  # of a training: the target falls over it
+USUAL = 1000  # steps of a training that the rate of the dual ascent was chosen for
+
 Amount = str | float
 BudgetLike = Amount | Mapping[str, Amount]
 
@@ -49,12 +52,22 @@ class Constraint(Precise, ABC):
     def fits(self, z: Tensor) -> bool:
         """Whether the network with these gates, 0 or 1, keeps to the limit."""
 
+    @abstractmethod
+    def schedule(self, steps: int) -> None:
+        """Meet the limit within so many training steps."""
+
+    @abstractmethod
+    def shares(self, open_probability: Tensor) -> dict[str, tuple[float, float, float]]:
+        """For each limited cost: its share of the dense cost, the target now, and at the end."""
+
 
 class Budget(Constraint):
     """``mu (E[cost] - target)``, both as shares of the dense cost, with mu >= 0 by dual ascent.
 
     For the first ``warmup`` steps the target falls linearly from 1, so that the network learns
-    before it shrinks. ``sparsify(..., budget="40%")`` makes one.
+    before it shrinks. ``schedule(steps)`` fits this to the length of a training; without it, a
+    training of a few hundred steps ends before the budget acts. ``sparsify(..., budget="40%")``
+    makes one.
 
     Args:
         cost: The expected cost that is limited.
@@ -109,6 +122,37 @@ class Budget(Constraint):
         """The target at this step of the warm-up."""
         done = min(1.0, int(self.steps) / self.warmup) if self.warmup else 1.0
         return 1.0 - (1.0 - self.target) * done
+
+    def schedule(self, steps: int) -> None:
+        """Meet the target within so many training steps.
+
+        The target falls over the first ``FALLING`` of them. The dual ascent is as fast as with the
+        default settings in a training of ``USUAL`` steps.
+
+        Args:
+            steps: Optimizer steps with gates, from the next one on.
+
+        Raises:
+            ValueError: If there are none.
+
+        Example:
+            >>> import l0arm
+            >>> gated = l0arm.sparsify(l0arm.models.MLP((6, 4, 2)), budget="60%")
+            >>> gated.budget.schedule(100)
+            >>> gated.budget.warmup
+            60
+        """
+        if steps < 1:
+            raise ValueError(f"a budget needs at least one step to be met in; got {steps!r}")
+        done = int(self.steps)
+        self.warmup = done + max(1, round(FALLING * steps))
+        self.rate = 0.05 * max(1.0, USUAL / steps)
+        self.patience = max(1, steps // 10)
+
+    def shares(self, open_probability: Tensor) -> dict[str, tuple[float, float, float]]:
+        """The share of the dense cost, the target now, and at the end."""
+        share = float(self.cost(open_probability.detach().double())) / self.cost.dense
+        return {self.what: (share, self.target_now(), self.target)}
 
     @torch.no_grad()
     def ascend(self, open_probability: Tensor) -> None:

@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from l0arm.compaction._compact import Provenance, example_of, set_provenance
+from l0arm.compaction._compact import cut_for_good, example_of
+from l0arm.compaction.provenance import Origin, Provenance, provenance_of, set_provenance
 from l0arm.compaction.saved.description import Description, model_card, read_description
-from l0arm.compaction.saved.rebuilding import attributes_of, check_same, rebuilt
+from l0arm.compaction.saved.rebuilding import check_same, rebuilt
 from l0arm.compaction.saved.uniform import tie_widths
 from l0arm.compaction.saved.weights import (
     KNOWN,
@@ -26,8 +27,6 @@ from l0arm.compaction.saved.weights import (
 from l0arm.equality.certificate import Certificate, issue_certificate
 from l0arm.files import replacing_folder
 from l0arm.gating import Gated
-from l0arm.gating.attention import HeadAttention
-from l0arm.gating.cutting import cut_copy, permanent_draw, select_inputs
 
 DESCRIPTION, TENSORS, CARD = "l0arm.json", "model.safetensors", "README.md"
 CONFIG = "config.json"  # of transformers, where all layers have one width
@@ -36,7 +35,7 @@ OWN_SUFFIXES = {".onnx", ".pt2"}  # files that export may have put beside them
 
 
 def save(
-    gated: Gated,
+    network: Gated | nn.Module,
     folder: str | Path,
     *,
     metrics: Mapping[str, Any] | None = None,
@@ -45,7 +44,10 @@ def save(
     uniform: bool = False,
     force: bool = False,
 ) -> Path:
-    """Write the small network of a gated model to a folder that ``load`` reads.
+    """Write a small network to a folder that ``load`` reads.
+
+    A network that ``compact``, ``prune`` or ``load`` returned is written with the weights that it
+    has now. Of a gated model, its compact network is written.
 
     ``l0arm.json`` describes what is left of which model, ``model.safetensors`` holds the weights,
     and ``README.md`` is a model card. The folder appears whole or not at all.
@@ -62,7 +64,7 @@ def save(
     these values.
 
     Args:
-        gated: The gated model.
+        network: A small network, or the gated model.
         folder: Where to write. A folder that exists is refused, unless it is empty.
         metrics: Figures to keep with the network, such as its accuracy, as JSON.
         example_inputs: Inputs to compare on: a tensor, or a sequence of arguments.
@@ -75,7 +77,9 @@ def save(
 
     Raises:
         CertificateError: The small network would differ. Nothing is written.
-        SavedError: The network has something that the format cannot hold.
+        SavedError: The network has something that the format cannot hold, or the gated model is
+            older than the small network that was made of it and trained on.
+        TypeError: It is not known what was cut from which model.
         FileExistsError: The folder exists.
 
     Example:
@@ -85,45 +89,58 @@ def save(
         >>> sorted(file.name for file in path.iterdir())
         ['README.md', 'l0arm.json', 'model.safetensors']
     """
-    if not isinstance(gated, Gated):
-        raise TypeError(
-            f"save takes the gated model, which knows what was cut; got {type(gated).__name__}"
-        )
     folder = check_free(Path(folder), force=force)
-    _check_extra_state(gated.model)
-    example = example_of(gated, example_inputs, example_kwargs)
-    tied = tie_widths(gated) if uniform else None
-    z_bar = gated.deterministic() if tied is None else tied.z
-    certificate = None
-    if example is not None:
-        reference = None if tied is None else tied.reference
-        certificate = issue_certificate(gated, z_bar, example, reference=reference)
-    draw = permanent_draw(gated, z_bar)
-    gated.warn_of_empty(draw)
-    small = cut_copy(gated, draw)
-    attributes = attributes_of(small, gated.groups)
-    small = select_inputs(small, gated.layout, draw)
+    config = None
+    if isinstance(network, Gated):
+        _check_extra_state(network.model)
+        _refuse_outdated(network)
+        example = example_of(network, example_inputs, example_kwargs)
+        tied = tie_widths(network) if uniform else None
+        z_bar = network.deterministic() if tied is None else tied.z
+        evidence = None
+        if example is not None:
+            reference = None if tied is None else tied.reference
+            evidence = issue_certificate(network, z_bar, example, reference=reference)
+        small = cut_for_good(network, z_bar, evidence)
+        config = None if tied is None else tied.config
+    else:
+        if uniform or example_inputs is not None or example_kwargs is not None:
+            raise TypeError(
+                "uniform and example inputs belong to a gated model: a small network is saved as "
+                "it is, with the certificate of its compaction"
+            )
+        small = network
+        _check_extra_state(small)
+    provenance = provenance_of(small)
+    if provenance is None:
+        raise TypeError(
+            "save takes the gated model, or a network that compact, prune or load returned, which "
+            f"know what was cut; got {type(network).__name__}"
+        )
+    if provenance.origin is None:
+        raise SavedError(
+            "this network was cut twice: the model that was gated is itself a small network, which "
+            "no factory makes. Save its state_dict, or gate the original model"
+        )
     _check_dtypes(small)
-    open_units = gated.per_group(draw.z != 0).values()
+    origin, certificate = provenance.origin, provenance.certificate
     with replacing_folder(folder) as new:
         write_tensors(new / TENSORS, tensors_once(small))
         description = Description(
-            model=f"{type(gated.model).__module__}.{type(gated.model).__qualname__}",
-            parameters=(_count(gated.model), _count(small)),
-            groups=gated.groups,
-            kept=tuple(tuple(part.nonzero().flatten().tolist()) for part in open_units),
-            replaced=tuple(
-                name for name, m in gated.model.named_modules() if isinstance(m, HeadAttention)
-            ),
-            attributes=attributes,
-            original=tensor_infos(gated.model),
+            model=origin.model,
+            parameters=(origin.parameters, _count(small)),
+            groups=origin.groups,
+            kept=origin.kept,
+            replaced=origin.replaced,
+            attributes=origin.attributes,
+            original=origin.original,
             tensors=tensor_infos(small),
             tensors_sha256=sha256_of(new / TENSORS),
             metrics=metrics or {},
             certificate=None if certificate is None else certificate.as_record(),
         )
-        if tied is not None:
-            (new / CONFIG).write_text(tied.config, encoding="utf-8")
+        if config is not None:
+            (new / CONFIG).write_text(config, encoding="utf-8")
         (new / DESCRIPTION).write_text(description.to_json(), encoding="utf-8")
         card = model_card(description, (new / TENSORS).stat().st_size)
         (new / CARD).write_text(card, encoding="utf-8")
@@ -174,7 +191,16 @@ def load(folder: str | Path, factory: Callable[[], nn.Module]) -> nn.Module:
             target[name].copy_(tensor)
     record = description.certificate
     certificate = None if record is None else Certificate.from_record(record)
-    return set_provenance(small.eval(), Provenance(certificate))
+    origin = Origin(
+        model=description.model,
+        parameters=description.parameters[0],
+        groups=description.groups,
+        kept=description.kept,
+        replaced=description.replaced,
+        attributes=description.attributes,
+        original=description.original,
+    )
+    return set_provenance(small.eval(), Provenance(origin, certificate))
 
 
 def inspect_saved(folder: str | Path) -> Description:
@@ -236,6 +262,15 @@ def check_free(folder: Path, *, force: bool) -> Path:
             "not replaced by force; move that away, or choose another folder"
         )
     return folder
+
+
+def _refuse_outdated(gated: Gated) -> None:
+    """Refuse a gated model whose compact network was trained since."""
+    if gated.outdated():
+        raise SavedError(
+            "the network that compact() made of this gated model was trained since; the gated "
+            "model has the weights from before. Save that network: save(small, folder)"
+        )
 
 
 def _count(model: nn.Module) -> int:

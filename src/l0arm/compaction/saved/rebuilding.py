@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import nn
 
+from l0arm.compaction.provenance import attributes_of
 from l0arm.compaction.saved.description import Description
 from l0arm.compaction.saved.weights import SavedError, TensorInfo, tensor_infos, tensors_once
 from l0arm.gating import Group
@@ -50,16 +51,6 @@ def _cut(model: nn.Module, description: Description) -> tuple[nn.Module, dict[st
     cut(model, layout, draw)
     attributes = attributes_of(model, layout.groups)
     return select_inputs(model, layout, draw), attributes
-
-
-def attributes_of(model: nn.Module, groups: Sequence[Group]) -> dict[str, int]:
-    """The integers that count units; read them before ``select_inputs`` wraps modules."""
-    modules = dict(model.named_modules())
-    return {
-        f"{patch.module}.{patch.attribute}": getattr(modules[patch.module], patch.attribute)
-        for group in groups
-        for patch in group.patches
-    }
 
 
 def check_same(
