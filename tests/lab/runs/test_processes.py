@@ -1,6 +1,5 @@
 """A run in two processes: as if in one where that can be; cut off, refused, resumed."""
 
-import os
 import signal
 import socket
 import subprocess
@@ -10,7 +9,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.lab.runs.test_kill import outcome
+from tests.helpers.commands import Command
+from tests.helpers.run_states import bits, timeless
 from torch.testing import assert_close
 
 from l0arm.distributed import Team
@@ -32,25 +32,23 @@ def arguments(folder: RunFolder, recipe: str, *more: str) -> list[str]:
     return ["train", recipe, "--run-dir", str(folder.path), "--quiet", *overrides, *more]
 
 
-def start_two(folder: RunFolder, recipe: str, *more: str) -> list[subprocess.Popen[str]]:
-    """Two processes with the environment that torchrun gives them, without its supervision."""
+def start_two(folder: RunFolder, recipe: str, *more: str) -> list[Command]:
+    """Two processes with the environment variables of torchrun, but without its supervision."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
     launched = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "TORCHELASTIC_RUN_ID": "test"}
     return [
-        subprocess.Popen(
-            [sys.executable, "-m", "l0arm", *arguments(folder, recipe, *more), *own],
-            env={**os.environ, **launched, "RANK": str(rank), "WORLD_SIZE": "2"},
-            stderr=subprocess.PIPE,
-            text=True,
+        Command(
+            [*arguments(folder, recipe, *more), *own],
+            {**launched, "RANK": str(rank), "WORLD_SIZE": "2"},
         )
         for rank, own in enumerate(([], ["--seed", "7"] if recipe == "mlp-l0-ar" else []))
     ]
 
 
-def ended(processes: list[subprocess.Popen[str]]) -> list[tuple[int, str]]:
-    return [(p.returncode, err) for p in processes for _, err in [p.communicate(timeout=120)]]
+def ended(processes: list[Command]) -> list[tuple[int, str]]:
+    return [process.ended() for process in processes]
 
 
 @pytest.mark.slow
@@ -82,9 +80,9 @@ def test_a_run_killed_on_one_rank_ends_the_other_and_resumes_bit_for_bit(
     whole, broken = RunFolder(tmp_path / "whole"), RunFolder(tmp_path / "broken")
     assert ended(start_two(whole, "mlp-l0-arm")) == [(0, ""), (0, "")]
     processes = start_two(broken, "mlp-l0-arm", "--checkpoint-every", "0", "--epochs", "2")
-    while not list(broken.checkpoints.glob("*.json")) and processes[1].poll() is None:
+    while not list(broken.checkpoints.glob("*.json")) and processes[1].running():
         time.sleep(0.005)
-    processes[1].kill()
+    processes[1].send(signal.SIGKILL)
     (code, errors), (killed, _) = ended(processes)
     assert killed == -signal.SIGKILL
     assert code == 1
@@ -93,7 +91,8 @@ def test_a_run_killed_on_one_rank_ends_the_other_and_resumes_bit_for_bit(
     assert not broken.finished
     refuse_alone(broken, digits)
     assert ended(start_two(broken, "mlp-l0-arm", "--resume")) == [(0, ""), (0, "")]
-    assert outcome(broken) == outcome(whole)
+    assert bits(broken) == bits(whole)
+    assert timeless(broken) == timeless(whole)
 
 
 def refuse_alone(folder: RunFolder, digits: Dataset) -> None:
