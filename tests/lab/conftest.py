@@ -1,6 +1,7 @@
 """Recipes that run in a fraction of a second, their data, and finished runs of them."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,13 @@ QUICK = ("data.name=mnist-mini", "data.limit=200", "training.batch=50", "trainin
 @pytest.fixture(scope="session")
 def digits() -> Dataset:
     return load_dataset("mnist-mini")
+
+
+@pytest.fixture(scope="session")
+def few_digits(digits: Dataset) -> Dataset:
+    """100 test images, for runs that are evaluated after many epochs."""
+    images, labels = digits.test_images[:100], digits.test_labels[:100]
+    return replace(digits, test_images=images, test_labels=labels)
 
 
 def quick_recipe(name: str = "mlp-l0-arm", *overrides: str) -> Recipe:

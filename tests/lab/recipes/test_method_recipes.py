@@ -80,11 +80,11 @@ def test_methods_the_paper_has_not_claim_no_row(name: str) -> None:
 @pytest.mark.parametrize("name", [n for n in recipe_names() if "-l0-hc" in n])
 def test_l0_hc_differs_from_its_control_in_lambda_alone_and_runs_like_l0_arm(name: str) -> None:
     recipe = load_recipe(name)
-    told = {"name", "title", "control", "paper"}
+    described = {"name", "title", "control", "paper"}
     twin = load_recipe(name.replace("l0-hc", "l0-arm"))
     same = {"method": twin.method.model_copy(update={"name": "l0-hc"})}
-    mine = recipe.model_dump(exclude=told)
-    assert mine == twin.model_copy(update=same).model_dump(exclude=told)
+    mine = recipe.model_dump(exclude=described)
+    assert mine == twin.model_copy(update=same).model_dump(exclude=described)
     if recipe.control is not None:
         control = load_recipe(recipe.control)
         assert control.method.lam == 0.0

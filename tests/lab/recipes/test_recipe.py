@@ -1,4 +1,4 @@
-"""Recipes are the paper's settings, and mistakes in them are told in a sentence."""
+"""Recipes have the settings of the paper, and a mistake in one is reported in a sentence."""
 
 import re
 from pathlib import Path
@@ -78,9 +78,9 @@ def test_a_gated_recipe_has_a_control_that_differs_in_lambda_alone(name: str) ->
     control = load_recipe(recipe.control)
     assert control.method.lam == 0.0
     same = {"method": recipe.method.model_copy(update={"lam": 0.0})}
-    told = {"name", "title", "control", "paper"}
-    mine = recipe.model_copy(update=same).model_dump(exclude=told)
-    assert mine == control.model_dump(exclude=told)
+    described = {"name", "title", "control", "paper"}
+    mine = recipe.model_copy(update=same).model_dump(exclude=described)
+    assert mine == control.model_dump(exclude=described)
 
 
 def test_milestones_and_steps_multiply() -> None:
@@ -105,7 +105,7 @@ def test_milestones_and_steps_multiply() -> None:
         ("title.x=1", "'title' in 'title.x=1' is a value, not a table"),
     ],
 )
-def test_a_mistake_is_told_in_a_sentence(override: str, message: str) -> None:
+def test_a_mistake_is_reported_in_a_sentence(override: str, message: str) -> None:
     with pytest.raises(UserError) as caught:
         load_recipe("mlp-l0-arm", [override])
     assert message in str(caught.value)
@@ -149,14 +149,14 @@ def test_a_recipe_can_be_a_file_of_the_users(tmp_path: Path) -> None:
         ('[model]\nname = "mlp"\n', "recipe 'mine' lacks 'data'; add it"),
     ],
 )
-def test_a_broken_file_is_told(tmp_path: Path, text: str, message: str) -> None:
+def test_a_broken_file_is_refused(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "mine.toml"
     path.write_text(text)
     with pytest.raises(UserError, match=message.replace("[", r"\[")):
         load_recipe(str(path))
 
 
-def test_a_file_that_is_not_there_is_told() -> None:
+def test_a_missing_file_is_refused() -> None:
     with pytest.raises(UserError, match=r"cannot read the recipe nowhere.toml: No such file"):
         load_recipe("nowhere.toml")
 

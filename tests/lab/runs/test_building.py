@@ -1,4 +1,4 @@
-"""The method and the optimizer that a recipe asks for."""
+"""The method and the optimizer of a recipe."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ import torch
 
 from l0arm.estimators import ARMS
 from l0arm.gating import Gated
-from l0arm.lab.data import load_dataset
+from l0arm.lab.data import Dataset
 from l0arm.lab.errors import UserError
 from l0arm.lab.recipes.recipe import MethodSpec, load_recipe
 from l0arm.lab.runs.building import build_method, build_optimizer, build_trainee
@@ -20,10 +20,12 @@ ZERO_GRADIENT_STEP = {  # what a step without any gradient leaves of a weight
 
 
 @pytest.mark.parametrize(("name", "factor"), ZERO_GRADIENT_STEP.items())
-def test_decay_reaches_the_weights_and_not_phi(name: str, factor: float | None) -> None:
+def test_decay_reaches_the_weights_and_not_phi(
+    digits: Dataset, name: str, factor: float | None
+) -> None:
     settings = [f"optimizer.name={name}", "optimizer.lr=0.1", "optimizer.weight_decay=0.5"]
     recipe = load_recipe("mlp-l0-best", ["data.name=mnist-mini", *settings])
-    gated = build_trainee(recipe, load_dataset("mnist-mini"))
+    gated = build_trainee(recipe, digits)
     assert isinstance(gated, Gated)
     optimizer = build_optimizer(recipe, gated)
     weight = gated.model.get_parameter("fc2.weight")
@@ -56,7 +58,7 @@ def test_a_recipe_names_the_estimator_and_its_options(name: str) -> None:
         ("generalized-dropout", {"options": {"samples": 4}}, "has no option samples"),
     ],
 )
-def test_what_a_method_refuses_is_told_in_one_line(
+def test_what_a_method_refuses_is_reported_in_one_line(
     name: str, settings: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(UserError, match=f"^method '{name}': .*{message}") as caught:

@@ -1,7 +1,8 @@
-"""A campaign runs what is missing, tries again what failed, and leaves what is done alone."""
+"""A campaign runs what is missing, retries what failed, and skips what is finished."""
 
 import signal
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,7 +25,7 @@ def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @dataclass
 class Pretended:
-    """A run that is polled twice: then it has ended as its script says."""
+    """A run that ends at its second poll, as its script says."""
 
     work: Work
     end: End
@@ -49,7 +50,7 @@ class Pretended:
 
 @dataclass
 class Script:
-    """An executor that executes nothing: its runs end as written down, one after the other."""
+    """An executor that starts nothing. Its runs end as given, one after the other."""
 
     ends: list[End]
     started: list[Pretended] = field(default_factory=list)
@@ -80,7 +81,7 @@ def test_what_is_done_is_not_run_again(tmp_path: Path) -> None:
     assert script.started == []
 
 
-def test_a_failure_is_tried_once_more_after_the_others_and_told(tmp_path: Path) -> None:
+def test_a_failure_is_tried_once_more_after_the_others_and_reported(tmp_path: Path) -> None:
     broken, good = job(tmp_path), job(tmp_path, seed=1)
     script = Script([End(1, "lost"), End(0), End(3, "lost again")])
     assert Campaign([broken, good], executor=script).run(1, lambda _: None) == [broken]
@@ -105,7 +106,7 @@ def test_a_failure_is_the_last_line_of_the_log(tmp_path: Path) -> None:
     assert silent.failure == "it ended without a word"
 
 
-def test_a_result_that_does_not_appear_is_told(
+def test_a_result_that_does_not_appear_is_a_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(campaigns, "RESULT_SECONDS", 0.1)
@@ -134,7 +135,7 @@ def test_all_runs_are_asked_to_stop_before_one_is_waited_for(tmp_path: Path) -> 
         assert [run.heard for run in script.started] == [[], []]
         heard: list[str] = []
         for run in script.started:
-            run.heard = heard  # one list for both: who was told what, in order
+            run.heard = heard  # one list for both, in the order of the calls
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -154,16 +155,12 @@ def test_a_campaign_that_is_ended_stops_its_runs_as_with_ctrl_c(
     assert signal.getsignal(number) is before
 
 
-def test_runs_in_processes_of_this_machine(tmp_path: Path) -> None:
-    jobs = [job(tmp_path, seed=seed) for seed in range(2)]
-    assert Campaign(jobs).run(2, lambda _: None) == []
-    assert [len(read(j.folder.records)) for j in jobs] == [1, 1]
-
-
-def test_a_process_that_fails_is_tried_twice(tmp_path: Path) -> None:
-    broken = job(tmp_path)
+def test_processes_of_this_machine(tmp_path: Path) -> None:
+    """One run finishes. The other fails and is tried twice."""
+    good, broken = job(tmp_path), job(tmp_path, seed=1)
     broken.command = lambda data_dir: ["train", "no-such-recipe"]  # type: ignore[method-assign]
-    assert Campaign([broken]).run(1, lambda _: None) == [broken]
+    assert Campaign([good, broken]).run(2, lambda _: None) == [broken]
+    assert len(read(good.folder.records)) == 1
     assert broken.attempts == 2
     assert broken.failure.startswith("error: no recipe 'no-such-recipe'")
 
@@ -212,19 +209,20 @@ def test_table_2_is_its_rows_the_dense_networks_and_the_controls() -> None:
     ("what", "only", "message"),
     [("table4", "*", "there are table2, table3"), ("table2", "vgg*", "matches 'vgg")],
 )
-def test_nothing_to_reproduce_is_told(what: str, only: str, message: str) -> None:
+def test_nothing_to_reproduce_is_refused(what: str, only: str, message: str) -> None:
     with pytest.raises(UserError) as caught:
         recipes_of(what, only)
     assert message in str(caught.value)
 
 
-def test_an_archive_holds_the_records_and_no_checkpoint(tmp_path: Path) -> None:
-    finished = job(tmp_path)
-    Campaign([finished]).run(1, lambda _: None)
-    copy = RunFolder(archive(finished.folder, tmp_path / "results"))
+def test_an_archive_holds_the_records_and_no_checkpoint(
+    tmp_path: Path, finished: Callable[..., RunFolder]
+) -> None:
+    run = finished("mlp-dense")
+    copy = RunFolder(archive(run, tmp_path / "results"))
     assert sorted(path.name for path in copy.path.iterdir()) == [
         "environment.json", "epochs.jsonl.gz", "recipe.json", "result.json",
     ]  # fmt: skip
-    assert read(copy.records) == read(finished.folder.records)
-    assert copy.recipe() == finished.folder.recipe()
+    assert read(copy.records) == read(run.records)
+    assert copy.recipe() == run.recipe()
     assert copy.finished

@@ -1,4 +1,4 @@
-"""A checkpoint gives back what was put in, bit for bit, or is passed over."""
+"""Checkpoints are read back bit for bit, or skipped if they are damaged."""
 
 from pathlib import Path
 from typing import Any
@@ -64,7 +64,7 @@ def test_two_are_kept(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "kind", ["flipped", "cut", "empty", "no tensors", "cut json", "empty json"]
 )
-def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(tmp_path: Path, kind: str) -> None:
+def test_a_damaged_checkpoint_is_skipped_for_the_one_before(tmp_path: Path, kind: str) -> None:
     save_checkpoint(tmp_path, 1, state(1))
     save_checkpoint(tmp_path, 2, state(2))
     tensors, tree = tmp_path / "00000002.safetensors", tmp_path / "00000002.json"
@@ -75,7 +75,7 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(tmp_path: Path, 
         tensors.write_bytes(whole[: len(whole) // 2])
     elif kind == "empty":
         tensors.write_bytes(b"")
-    elif kind == "gone":
+    elif kind == "no tensors":
         tensors.unlink()
     else:
         tree.write_bytes(tree.read_bytes()[: 0 if kind == "empty json" else 100])
@@ -117,6 +117,6 @@ def test_a_newer_schema_is_refused(tmp_path: Path) -> None:
         newest_checkpoint(tmp_path)
 
 
-def test_what_is_no_plain_value_is_refused(tmp_path: Path) -> None:
+def test_a_value_that_is_not_plain_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match=r"a checkpoint cannot hold /x, a set"):
         save_checkpoint(tmp_path, 1, {"x": {1, 2}})

@@ -1,4 +1,4 @@
-"""Precision on the processor; what can be known of GPUs without one."""
+"""Half precision on the CPU, and what can be tested of GPUs without one."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -23,10 +23,13 @@ GPU = TrainingSpec(device="cuda")
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_a_run_in_half_precision_is_near_the_plain_one_and_resumes_bit_for_bit(
-    tmp_path: Path, quick: Quick, digits: Dataset, precision: str
+    tmp_path: Path,
+    quick: Quick,
+    finished: Callable[..., RunFolder],
+    digits: Dataset,
+    precision: str,
 ) -> None:
-    plain, whole, broken = (RunFolder(tmp_path / name) for name in ("plain", "whole", "broken"))
-    train(plain, quick("mlp-l0-arm"), digits)
+    plain, whole, broken = finished(), RunFolder(tmp_path / "whole"), RunFolder(tmp_path / "broken")
     recipe = quick("mlp-l0-arm", f"training.precision={precision}")
     train(whole, recipe, digits)
     losses = [records.read(folder.records)[-1].train_loss for folder in (plain, whole)]
@@ -98,7 +101,7 @@ def test_random_numbers_of_a_gpu_are_part_of_the_state(monkeypatch: pytest.Monke
 def test_steps_that_overflow_in_fp16_are_skipped_without_harm(
     folder: RunFolder,
     quick: Quick,
-    digits: Dataset,
+    few_digits: Dataset,
     monkeypatch: pytest.MonkeyPatch,
     recipe: str,
     optimizer: str,
@@ -111,7 +114,7 @@ def test_steps_that_overflow_in_fp16_are_skipped_without_harm(
     rates = ["optimizer.momentum=0.9", "optimizer.lr=0.01"] if optimizer == "sgd" else []
     weak = ["method.lam=1e-6"] if "sparse" in recipe else []
     settings = [f"optimizer.name={optimizer}", *rates, *weak, "training.precision=fp16"]
-    train(folder, quick(recipe, *settings, "training.batch=25"), digits)
+    train(folder, quick(recipe, *settings, "training.batch=25"), few_digits)
     state, _ = newest_checkpoint(folder.checkpoints)
     assert state is not None
     assert 1.0 <= state["scaler"]["scale"] < huge  # it fell, and then it stayed

@@ -1,13 +1,14 @@
-"""Learning from a teacher: the loss in closed form, the run beside its teacher's, refusals."""
+"""Distillation: the loss in closed form, teachers of finished runs, refusals."""
 
 import math
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 from tests.helpers.power_cut import Cut, CutAfter
-from tests.lab.runs.test_training import bits
+from tests.helpers.run_states import bits
 from torch.testing import assert_close
 
 from l0arm.lab.data import Dataset
@@ -31,9 +32,9 @@ TAUGHT = ("teacher.recipe=mlp-dense", "teacher.temperature=2.0", "teacher.weight
 
 
 @pytest.fixture
-def runs(tmp_path: Path, quick: Quick, digits: Dataset) -> Path:
+def runs(tmp_path: Path, finished: Callable[..., RunFolder]) -> Path:
     """A folder of runs with a finished teacher."""
-    train(RunFolder(tmp_path / "mlp-dense" / "seed-0"), quick("mlp-dense"), digits)
+    shutil.copytree(finished("mlp-dense").path, tmp_path / "mlp-dense" / "seed-0")
     return tmp_path
 
 
@@ -45,8 +46,8 @@ def test_the_loss_by_hand() -> None:
     """Two classes: p = sigmoid of half the difference of the logits over T."""
     answers = torch.tensor([[9.0, 9.0], [1.0, 3.0]], dtype=torch.float64)
     student = torch.tensor([[0.0, 1.0]], dtype=torch.float64)
-    lesson = DistillationLoss(CachedTeacher(answers), temperature=2.0, weight=0.25)
-    loss = lesson(torch.tensor([1]), torch.empty(1), torch.tensor([0]))
+    data_loss = DistillationLoss(CachedTeacher(answers), temperature=2.0, weight=0.25)
+    loss = data_loss(torch.tensor([1]), torch.empty(1), torch.tensor([0]))
     t, s = 1 / (1 + math.exp(-1.0)), 1 / (1 + math.exp(-0.5))  # P(class 1) at T = 2
     distance = t * math.log(t / s) + (1 - t) * math.log((1 - t) / (1 - s))
     label = -math.log(1 - 1 / (1 + math.exp(-1.0)))
@@ -67,16 +68,16 @@ def test_the_answers_are_those_of_the_finished_run(
 ) -> None:
     recipe = quick("mlp-l0-arm", *TAUGHT)
     data = prepared(digits, recipe.data)
-    lesson = data_loss_of(recipe, run_of(runs), data, preprocess_of(data))
-    assert isinstance(lesson, DistillationLoss)
-    assert isinstance(lesson.teacher, CachedTeacher)
+    data_loss = data_loss_of(recipe, run_of(runs), data, preprocess_of(data))
+    assert isinstance(data_loss, DistillationLoss)
+    assert isinstance(data_loss.teacher, CachedTeacher)
     teacher = trained_network(RunFolder(runs / "mlp-dense" / "seed-0"), digits)
     network = teacher.session.trainee
     network.train(False)
-    assert len(lesson.teacher.logits) == 200
+    assert len(data_loss.teacher.logits) == 200
     with torch.no_grad():
-        assert torch.equal(lesson.teacher.logits, network(teacher.preprocess(data.train_images)))
-    assert (lesson.temperature, lesson.weight) == (2.0, 0.5)
+        assert torch.equal(data_loss.teacher.logits, network(teacher.preprocess(data.train_images)))
+    assert (data_loss.temperature, data_loss.weight) == (2.0, 0.5)
 
 
 def test_several_teachers_answer_with_the_mean_of_their_logits(
@@ -88,9 +89,9 @@ def test_several_teachers_answer_with_the_mean_of_their_logits(
         data_loss_of(recipe, run_of(runs), data, preprocess_of(data))
     folders = [RunFolder(runs / "mlp-dense" / f"seed-{seed}") for seed in (0, 1)]
     train(folders[1], quick("mlp-dense", "training.seed=1"), digits)
-    lesson = data_loss_of(recipe, run_of(runs), data, preprocess_of(data))
-    assert isinstance(lesson, DistillationLoss)
-    assert isinstance(lesson.teacher, CachedTeacher)
+    data_loss = data_loss_of(recipe, run_of(runs), data, preprocess_of(data))
+    assert isinstance(data_loss, DistillationLoss)
+    assert isinstance(data_loss.teacher, CachedTeacher)
     logits = []
     for folder in folders:
         teacher = trained_network(folder, digits)
@@ -98,22 +99,22 @@ def test_several_teachers_answer_with_the_mean_of_their_logits(
         with torch.no_grad():
             logits.append(teacher.session.trainee(teacher.preprocess(data.train_images)))
     assert not torch.equal(logits[0], logits[1])
-    assert_close(lesson.teacher.logits, (logits[0] + logits[1]) / 2)
+    assert_close(data_loss.teacher.logits, (logits[0] + logits[1]) / 2)
 
 
 @pytest.mark.parametrize("moving", ["data.shift=1", "data.augment=true"])
 def test_a_teacher_looks_at_images_that_move(
     tmp_path: Path, quick: Quick, digits: Dataset, moving: str
 ) -> None:
-    """Its answers are for what the student sees, and it learns nothing itself."""
+    """Its logits are for the images that the student sees, and it is not trained."""
     train(RunFolder(tmp_path / "mlp-dense" / "seed-0"), quick("mlp-dense", moving), digits)
     recipe = quick("mlp-l0-arm", *TAUGHT, moving)
     data = prepared(digits, recipe.data)
-    lesson = data_loss_of(recipe, run_of(tmp_path), data, preprocess_of(data))
-    assert isinstance(lesson, DistillationLoss)
-    assert isinstance(lesson.teacher, TeacherNetworks)
+    data_loss = data_loss_of(recipe, run_of(tmp_path), data, preprocess_of(data))
+    assert isinstance(data_loss, DistillationLoss)
+    assert isinstance(data_loss.teacher, TeacherNetworks)
     x = preprocess_of(data)(data.train_images[:4]).roll(1, dims=3)
-    logits = lesson.teacher(torch.tensor([9, 9, 9, 9]), x)
+    logits = data_loss.teacher(torch.tensor([9, 9, 9, 9]), x)
     own_copy = trained_network(RunFolder(tmp_path / "mlp-dense" / "seed-0"), digits)
     own_copy.session.trainee.train(False)
     assert torch.equal(logits, own_copy.session.trainee(x))
@@ -123,11 +124,10 @@ def test_a_teacher_looks_at_images_that_move(
 
 
 def test_the_teacher_changes_the_losses_and_not_the_start(
-    runs: Path, quick: Quick, digits: Dataset
+    runs: Path, quick: Quick, finished: Callable[..., RunFolder], digits: Dataset
 ) -> None:
-    """With next to no weight the run is the one without a teacher: same draws, same batches."""
-    alone, taught, strong = (run_of(runs, name) for name in ("alone", "taught", "strong"))
-    train(alone, quick("mlp-l0-arm"), digits)
+    """With a very small weight the run is the one without a teacher: same draws, same batches."""
+    alone, taught, strong = finished(), run_of(runs, "taught"), run_of(runs, "strong")
     train(strong, quick("mlp-l0-arm", *TAUGHT), digits)
     recipe = quick("mlp-l0-arm", "teacher.recipe=mlp-dense", "teacher.weight=1e-9")
     train(taught, recipe, digits)

@@ -41,14 +41,16 @@ def test_the_local_one() -> None:
         ("local", "10.0.0.1:6379", "--ray-address is of use with --executor ray only"),
     ],
 )
-def test_what_cannot_be_had_is_told(name: str, address: str | None, message: str) -> None:
+def test_an_executor_that_cannot_be_used_is_refused(
+    name: str, address: str | None, message: str
+) -> None:
     with pytest.raises(UserError) as caught:
         executor_named(name, address)
     assert message in str(caught.value)
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:{}", "ray://localhost:{}"])
-def test_an_address_where_nothing_listens_is_told_at_once(address: str) -> None:
+def test_an_address_where_nothing_listens_is_refused_at_once(address: str) -> None:
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         port = closed.getsockname()[1]

@@ -50,7 +50,7 @@ def test_a_folder_with_something_else_in_it_is_refused(
         folder.check(quick(), resume=False)
 
 
-def test_a_damaged_recipe_is_told(folder: RunFolder, quick: Callable[..., Recipe]) -> None:
+def test_a_damaged_recipe_is_reported(folder: RunFolder, quick: Callable[..., Recipe]) -> None:
     folder.path.mkdir()
     folder.recipe_file.write_text('{"name"')
     with pytest.raises(UserError, match=r"recipe.json is damaged"):

@@ -1,4 +1,4 @@
-"""A run in two processes: as if in one where that can be; cut off, refused, resumed."""
+"""A run in two processes: equal to one process for a dense network, killed, refused, resumed."""
 
 import signal
 import socket

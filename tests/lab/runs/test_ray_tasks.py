@@ -44,7 +44,7 @@ def executor(cluster: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Executor
 
 
 def figures(of: Job) -> list[dict[str, Any]]:
-    """The records, but for the time they took."""
+    """The records without their times."""
     return [asdict(record) | {"seconds": 0.0} for record in read(of.folder.records)]
 
 
@@ -66,7 +66,7 @@ def test_the_records_are_those_of_local_processes(executor: Executor, tmp_path: 
         ]  # fmt: skip
 
 
-def test_a_failure_is_tried_once_more_and_told(executor: Executor, tmp_path: Path) -> None:
+def test_a_failure_is_tried_once_more_and_reported(executor: Executor, tmp_path: Path) -> None:
     broken = job(tmp_path)
     broken.command = lambda data_dir: ["train", "no-such-recipe"]  # type: ignore[method-assign]
     assert Campaign([broken], executor=executor).run(1, lambda _: None) == [broken]
@@ -98,7 +98,7 @@ def test_an_interrupted_run_goes_on_where_it_was(executor: Executor, tmp_path: P
     assert figures(torn) == figures(whole)
 
 
-def test_a_worker_that_dies_is_told(executor: Executor, tmp_path: Path) -> None:
+def test_a_worker_that_dies_is_reported(executor: Executor, tmp_path: Path) -> None:
     @ray.remote(max_retries=0)
     def die() -> None:
         import os
@@ -113,7 +113,7 @@ def test_a_worker_that_dies_is_told(executor: Executor, tmp_path: Path) -> None:
     assert end.reason.startswith("Ray lost the task: WorkerCrashedError")
 
 
-def test_a_folder_that_is_not_shared_is_told(executor: Any, tmp_path: Path) -> None:
+def test_a_folder_that_is_not_shared_is_reported(executor: Any, tmp_path: Path) -> None:
     reference = executor.remote.remote(("train",), str(tmp_path / "a.log"), str(tmp_path / "no"))
     handle = RayTask(ray, reference, tmp_path / "no")
     handle.wait()

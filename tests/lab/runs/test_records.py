@@ -1,4 +1,4 @@
-"""Records are lines that survive a torn end."""
+"""Epoch records: one line each, and an incomplete last line does no harm."""
 
 import gzip
 from pathlib import Path
@@ -59,6 +59,6 @@ def test_a_field_of_a_later_version_is_no_obstacle(tmp_path: Path) -> None:
     assert records.read(path) == [record(1)]
 
 
-def test_a_folder_without_records_is_told(tmp_path: Path) -> None:
+def test_a_folder_without_records_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"no records in .*: is it the folder of a run\?"):
         records.read(tmp_path / "epochs.jsonl")

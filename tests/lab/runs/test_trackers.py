@@ -1,4 +1,4 @@
-"""Trackers are told every epoch; one that fails is left out with one warning."""
+"""Trackers get every epoch record. One that fails is dropped with one warning."""
 
 import sys
 import warnings
@@ -22,7 +22,7 @@ Quick = Callable[..., Recipe]
 
 
 class Listener:
-    """Keeps what it hears, and fails at an epoch."""
+    """Keeps the epochs it gets, and fails at one of them."""
 
     def __init__(self, fails_at: int = 0) -> None:
         self.heard: list[int] = []

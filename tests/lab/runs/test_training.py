@@ -1,6 +1,7 @@
-"""A run is a function of its recipe: cut anywhere and resumed, it ends the same to the bit."""
+"""A run is a function of its recipe: interrupted anywhere and resumed, it ends bit for bit equal."""
 
 import math
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -9,74 +10,46 @@ from typing import Any
 import pytest
 import torch
 from tests.helpers.power_cut import Cut, CutAfter
+from tests.helpers.run_states import bits, timeless
 from torch import Tensor
 
 from l0arm.lab.data import Dataset
 from l0arm.lab.errors import RunFailed, UserError
 from l0arm.lab.recipes.recipe import Recipe
 from l0arm.lab.runs import records
-from l0arm.lab.runs.checkpoint import newest_checkpoint
 from l0arm.lab.runs.folder import RunFolder
 from l0arm.lab.runs.session import new_session
 from l0arm.lab.runs.training import Callback, train
 
 Quick = Callable[..., Recipe]
-
-
-def bits(folder: RunFolder) -> dict[str, Any]:
-    """Everything in the last checkpoint that time does not change."""
-    state, damaged = newest_checkpoint(folder.checkpoints)
-    assert state is not None
-    assert damaged == []
-    flat: dict[str, Any] = {}
-    _flatten(state, "", flat)
-    return {key: value for key, value in flat.items() if "seconds" not in key}
-
-
-def _flatten(value: Any, path: str, flat: dict[str, Any]) -> None:
-    if isinstance(value, dict):
-        for key, part in value.items():
-            _flatten(part, f"{path}/{key}", flat)
-    elif isinstance(value, Tensor):
-        flat[path] = value.numpy().tobytes()
-    else:
-        flat[path] = value
-
-
-def timeless(folder: RunFolder) -> list[records.EpochRecord]:
-    return [replace(record, seconds=0.0) for record in records.read(folder.records)]
+Finished = Callable[..., RunFolder]
 
 
 @pytest.mark.parametrize("name", ["mlp-l0-arm", "mlp-l0-ar", "lenet5-l0-arm-control", "mlp-dense"])
 @pytest.mark.parametrize("cut", [1, 4, 6, 11])
 def test_a_run_cut_anywhere_ends_as_if_nothing_had_happened(
-    tmp_path: Path, quick: Quick, digits: Dataset, name: str, cut: int
+    folder: RunFolder, quick: Quick, finished: Finished, digits: Dataset, name: str, cut: int
 ) -> None:
-    recipe = quick(name)
-    whole, broken = RunFolder(tmp_path / "whole"), RunFolder(tmp_path / "broken")
-    expected = train(whole, recipe, digits, checkpoint_seconds=0.0)
+    recipe, whole = quick(name), finished(name)
     with pytest.raises(Cut):
-        train(broken, recipe, digits, callback=CutAfter(cut), checkpoint_seconds=0.0)
-    result = train(broken, recipe, digits, resume=True, checkpoint_seconds=0.0)
-    assert bits(broken) == bits(whole)
-    assert timeless(broken) == timeless(whole)
+        train(folder, recipe, digits, callback=CutAfter(cut), checkpoint_seconds=0.0)
+    result = train(folder, recipe, digits, resume=True, checkpoint_seconds=0.0)
+    assert bits(folder) == bits(whole)
+    assert timeless(folder) == timeless(whole)
+    expected = whole.read_result()
     assert {**result, "seconds_per_epoch": 0} == {**expected, "seconds_per_epoch": 0}
 
 
 @pytest.mark.parametrize("every", [0.0, 1e9])
 def test_what_a_run_gives_does_not_depend_on_when_it_is_saved(
-    tmp_path: Path, quick: Quick, digits: Dataset, every: float
+    folder: RunFolder, quick: Quick, finished: Finished, digits: Dataset, every: float
 ) -> None:
-    one, two = RunFolder(tmp_path / "1"), RunFolder(tmp_path / "2")
-    train(one, quick(), digits)
-    train(two, quick(), digits, checkpoint_seconds=every)
-    assert bits(one) == bits(two)
+    train(folder, quick(), digits, checkpoint_seconds=every)
+    assert bits(folder) == bits(finished())
 
 
-def test_seeds_differ(tmp_path: Path, quick: Quick, digits: Dataset) -> None:
-    one, two = RunFolder(tmp_path / "1"), RunFolder(tmp_path / "2")
-    train(one, quick(), digits)
-    train(two, quick("mlp-l0-arm", "training.seed=1"), digits)
+def test_seeds_differ(finished: Finished) -> None:
+    one, two = finished(), finished("mlp-l0-arm", "training.seed=1")
     assert bits(one)["/trainee/phi.fc1"] != bits(two)["/trainee/phi.fc1"]
 
 
@@ -96,38 +69,32 @@ def test_runs_can_start_from_one_network_and_differ_in_all_else(
     assert not torch.equal(one[2], two[2])  # what is drawn from here on
 
 
-def test_a_damaged_checkpoint_is_told_and_the_one_before_it_used(
-    tmp_path: Path, quick: Quick, digits: Dataset
+def test_a_damaged_checkpoint_is_reported_and_the_one_before_it_used(
+    folder: RunFolder, quick: Quick, finished: Finished, digits: Dataset
 ) -> None:
-    whole, broken = RunFolder(tmp_path / "whole"), RunFolder(tmp_path / "broken")
-    train(whole, quick(), digits)
     with pytest.raises(Cut):
-        train(broken, quick(), digits, callback=CutAfter(10), checkpoint_seconds=0.0)
-    newest = sorted(broken.checkpoints.glob("*.safetensors"))[-1]
+        train(folder, quick(), digits, callback=CutAfter(10), checkpoint_seconds=0.0)
+    newest = sorted(folder.checkpoints.glob("*.safetensors"))[-1]
     newest.write_bytes(newest.read_bytes()[:-1])
-    told: list[str] = []
+    messages: list[str] = []
 
     class Listener(Callback):
         def on_resume(self, epoch: int, damaged: list[str]) -> None:
-            told.extend([str(epoch), *damaged])
+            messages.extend([str(epoch), *damaged])
 
-    train(broken, quick(), digits, resume=True, callback=Listener())
-    assert bits(broken) == bits(whole)
-    assert told[0] == "2"  # epochs done: every step was saved, the one before the newest is used
-    assert "not those that were written" in told[1]
-
-
-def test_a_finished_run_is_not_run_again(folder: RunFolder, quick: Quick, digits: Dataset) -> None:
-    first = train(folder, quick(), digits)
-    again = train(folder, quick(), digits, resume=True, callback=CutAfter(1))
-    assert again == first
+    train(folder, quick(), digits, resume=True, callback=Listener())
+    assert bits(folder) == bits(finished())
+    assert messages[0] == "2"  # every step was saved, and the one before the newest is used
+    assert "not those that were written" in messages[1]
 
 
-def test_the_record_says_what_the_network_is(
-    folder: RunFolder, quick: Quick, digits: Dataset
-) -> None:
-    result = train(folder, quick(), digits)
-    last = records.read(folder.records)[-1]
+def test_a_finished_run_is_not_run_again(quick: Quick, finished: Finished, digits: Dataset) -> None:
+    again = train(finished(), quick(), digits, resume=True, callback=CutAfter(1))
+    assert again == finished().read_result()
+
+
+def test_the_record_describes_the_network(finished: Finished) -> None:
+    result, last = finished().read_result(), records.read(finished().records)[-1]
     assert (last.epoch, last.steps, last.lr) == (3, 12, 0.001)
     assert [group.name for group in last.groups] == ["fc1", "fc2", "fc3"]
     assert [group.units for group in last.groups] == [784, 300, 100]
@@ -146,7 +113,7 @@ def test_a_rate_halved_is_used(folder: RunFolder, quick: Quick, digits: Dataset)
 
 
 def test_tuning_never_sees_the_test_images(tmp_path: Path, quick: Quick, digits: Dataset) -> None:
-    tuned = quick("mlp-dense", "data.held_out=500", "data.limit=0")
+    tuned = quick("mlp-dense", "data.held_out=500")
     other = replace(digits, test_images=torch.zeros_like(digits.test_images))
     one, two = RunFolder(tmp_path / "1"), RunFolder(tmp_path / "2")
     train(one, tuned, digits)
@@ -191,17 +158,13 @@ def test_the_checkpoint_of_another_version_is_refused(quick: Quick, digits: Data
 
 
 def test_the_checkpoint_of_another_network_is_refused(
-    tmp_path: Path, quick: Quick, digits: Dataset
+    folder: RunFolder, quick: Quick, finished: Finished, digits: Dataset
 ) -> None:
-    one, two = RunFolder(tmp_path / "1"), RunFolder(tmp_path / "2")
-    train(one, quick("mlp-dense"), digits)
     with pytest.raises(Cut):
-        train(two, quick("lenet5-dense"), digits, callback=CutAfter(1))
-    two.checkpoints.mkdir()
-    for path in one.checkpoints.iterdir():
-        (two.checkpoints / path.name).write_bytes(path.read_bytes())
+        train(folder, quick("lenet5-dense"), digits, callback=CutAfter(1))
+    shutil.copytree(finished("mlp-dense").checkpoints, folder.checkpoints)
     with pytest.raises(UserError, match="the checkpoint is of another network"):
-        train(two, quick("lenet5-dense"), digits, resume=True)
+        train(folder, quick("lenet5-dense"), digits, resume=True)
 
 
 @pytest.mark.parametrize(
@@ -243,11 +206,8 @@ def test_events_are_written_when_asked_for(
     assert b"prune_rate_realised" in events[0].read_bytes()
 
 
-def test_histograms_count_where_the_gates_are(
-    folder: RunFolder, quick: Quick, digits: Dataset
-) -> None:
-    result = train(folder, quick(), digits)
-    last = records.read(folder.records)[-1]
+def test_histograms_count_the_gates_by_probability(finished: Finished) -> None:
+    result, last = finished().read_result(), records.read(finished().records)[-1]
     for group in last.groups:
         expected = [0] * 20
         for p in result["gates"][group.name]:

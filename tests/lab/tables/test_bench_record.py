@@ -1,4 +1,4 @@
-"""What bench wrote is read back, and nothing else is."""
+"""The file of l0arm bench is read back, and other contents are refused."""
 
 import json
 from pathlib import Path
@@ -64,7 +64,7 @@ def test_what_bench_does_not_write_is_refused(
     assert f"measure again with l0arm bench {tmp_path} --force" in str(error.value)
 
 
-def test_damage_is_told(tmp_path: Path) -> None:
+def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
     bench_file(written(tmp_path, RESULT)).write_text("{")
     with pytest.raises(UserError, match="Invalid JSON"):
         read_bench(tmp_path)

@@ -123,7 +123,7 @@ def test_the_bias_of_straight_through_is_the_enumerated_one(small: Small, pairs:
 
 
 def scores(small: Small, name: str, true: float, pairs: int) -> Tensor:
-    """Of the squared bias in many repetitions, in standard errors."""
+    """Errors of the squared bias in many repetitions, in standard errors."""
     found = []
     for seed in range(40):
         bias = taken(small, name, 30, seed).relative_bias(small.reference(pairs, seed))
@@ -169,12 +169,12 @@ def test_every_figure_has_its_error(small: Small) -> None:
         assert getattr(disarm, error) > 0
     assert 1 < disarm.evaluations <= 2
     # Common noise is counted: as if independent, the error would be larger.
-    apart = [line.variance_error / line.variance for line in (arm, disarm)]
-    assert disarm.ratio_error < disarm.ratio * torch.tensor(apart).norm()
+    separate = [line.variance_error / line.variance for line in (arm, disarm)]
+    assert disarm.ratio_error < disarm.ratio * torch.tensor(separate).norm()
 
 
 @pytest.mark.parametrize(("shape", "classes"), [((3, 8, 8), 10), ((1, 28, 28), 11)])
-def test_images_that_do_not_fit_the_mlp_are_told(shape: tuple[int, ...], classes: int) -> None:
+def test_images_that_do_not_fit_the_mlp_are_refused(shape: tuple[int, ...], classes: int) -> None:
     images, labels = torch.zeros(4, *shape, dtype=torch.uint8), torch.zeros(4, dtype=torch.int64)
     data = Dataset("other", images, labels, images, labels, classes, "here")
     with pytest.raises(UserError, match=f"{' x '.join(map(str, shape))}, in {classes} classes; ta"):

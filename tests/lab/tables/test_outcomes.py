@@ -1,4 +1,4 @@
-"""Runs as a table sees them: finished, under way, packed for the repository, or foreign."""
+"""Outcomes of runs that are finished, running, archived, or of another recipe."""
 
 import gzip
 import json
@@ -129,7 +129,7 @@ def test_seeds_come_in_order_and_other_folders_are_passed_over(
 
 
 def test_other_settings_are_named(tmp_path: Path, begin: Callable[..., Path]) -> None:
-    begin(0, "training.epochs=3")  # told by the epochs themselves
+    begin(0, "training.epochs=3")  # the number of epochs is reported separately
     begin(1, "method.lam=0.2", "data.limit=100", "method.options={k = 3}")
     plain, other = outcomes(tmp_path, load_recipe(MLP))
     assert (plain.changed, plain.planned) == ((), 3)
