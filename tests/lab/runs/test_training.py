@@ -1,4 +1,4 @@
-"""A run is a function of its recipe: interrupted anywhere and resumed, it ends bit for bit equal."""
+"""A run is a function of its recipe. Interrupted and resumed anywhere, it ends the same."""
 
 import math
 import shutil
