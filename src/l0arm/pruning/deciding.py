@@ -10,7 +10,7 @@ from torch import Tensor
 from l0arm.costs.budget import BudgetWarning, fit_threshold
 from l0arm.gating import Gated
 from l0arm.gating.mask import close_dead_units
-from l0arm.methods._l0_best import surely
+from l0arm.methods._l0_best import saturating_phi
 
 CERTAIN = (0.1, 0.9)  # a threshold outside closes units that the training held open, or the reverse
 MISSES = 32  # closed units in a row that do not fit, after which nothing more is opened
@@ -44,7 +44,7 @@ def decide(gated: Gated) -> Tensor:
         >>> float(gated.budget.cost(z.double()) / gated.budget.cost.dense) <= 0.5
         True
     """
-    sure = surely(gated)
+    sure = saturating_phi(gated)
     before = gated.threshold
     tau = fit_threshold(gated)
     low, high = CERTAIN
