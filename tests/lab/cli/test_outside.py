@@ -19,7 +19,8 @@ RUN = "runs/mlp-l0-arm/seed-0"
 
 @pytest.fixture
 def toy(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:
-    (block,) = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.M | re.S)
+    blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.M | re.S)
+    (block,) = [block for block in blocks if "def l0_root" in block]
     (tmp_path / "toymethods.py").write_text(block)
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setattr("l0arm.lab.cli.outside.METHODS", outside := dict(METHODS))
@@ -52,6 +53,10 @@ def test_a_run_never_imports_by_itself(toy: Cli, monkeypatch: pytest.MonkeyPatch
     ("name", "message"),
     [
         ("toymethods:l0_rot", "cannot find the method 'toymethods:l0_rot'"),
+        ("toymethods:l0_rot", "did you mean 'l0_root'"),
+        ("sys:exit --set method.lam=0", "'sys:exit' raised SystemExit: no message"),
+        ("builtins:list --set method.lam=0", "'builtins:list' made list, not a Method"),
+        ("builtins:dict", "'builtins:dict' has no signature"),
         ("nowhere:l0", "No module named 'nowhere'"),
         ("toymethods:PAGE", "cannot find the method"),
         ("sys:version", "is a str, not a function"),

@@ -95,6 +95,7 @@ def test_inputs_have_types_and_names(cli: Cli) -> None:
         ("mynets:nett", "'mynets' has no 'nett'; did you mean 'net'"),
         ("mynets:number", "'mynets:number' is int, not a function that makes a model"),
         ("mynets:broken", "called without arguments raised RuntimeError: no weights here"),
+        ("sys:exit", "'sys:exit' called without arguments raised SystemExit: no message"),
         ("mynets:text", "'mynets:text' made str, not an nn.Module"),
         ("mynets:Branches --input 1,2", "torch.export cannot capture the model"),
         ("mynets:net --input 1,4,6,6", "does not run on the example inputs"),

@@ -6,6 +6,7 @@ it: a file never decides which code runs.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from functools import wraps
 from typing import Any
@@ -58,8 +59,10 @@ def _imported(name: str) -> Callable[..., Method]:
         raise UserError(f"cannot find the method '{name}': {error}") from error.__cause__
     if not callable(factory):
         raise UserError(f"'{name}' is a {type(factory).__name__}, not a function that makes one")
+    with users_code(f"'{name}' has no signature that says which options it has:"):
+        inspect.signature(factory)
 
-    @wraps(factory)  # its signature says which options it has
+    @wraps(factory)
     def make(*args: Any, **options: Any) -> Method:
         with users_code(f"'{name}' raised"):
             method = factory(*args, **options)
