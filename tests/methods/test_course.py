@@ -190,7 +190,7 @@ def test_wrong_numbers_of_epochs_are_refused() -> None:
         ValueError, match=r"has stages \(one, two, three\), which are shares of the"
     ):
         Course(gated, optimizer, None)
-    with pytest.raises(ValueError, match="epoch 8 is none of the 8 that the stages were laid over"):
+    with pytest.raises(ValueError, match="epoch 8 is outside of the 8 epochs that the stages"):
         Course(gated, optimizer, 8).begin(8)
 
 

@@ -19,7 +19,14 @@ class BernoulliGates(Gates):
     """Independent gates ``z ~ Ber(pi)``.
 
     Attributes:
+        phi: The trained parameters, one per gate.
         pi: g(phi), with its graph to phi.
+
+    Example:
+        >>> import torch
+        >>> from l0arm.gates import Bernoulli, HardSigmoid
+        >>> Bernoulli(HardSigmoid())(torch.tensor([-0.25, 0.25])).deterministic(0.5)
+        tensor([0.0000, 0.7500])
     """
 
     pi: Tensor

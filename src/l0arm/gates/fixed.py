@@ -16,7 +16,17 @@ from l0arm.contracts import GateFamily, Gates
 
 @dataclass(frozen=True)
 class FixedGates(Gates):
-    """``z = phi``, and phi is 0 or 1."""
+    """``z = phi``, and phi is 0 or 1.
+
+    Attributes:
+        phi: The gates themselves.
+
+    Example:
+        >>> import torch
+        >>> from l0arm.gates import Fixed
+        >>> Fixed()(torch.tensor([1.0, 0.0])).sample()
+        tensor([1., 0.])
+    """
 
     @property
     def probs(self) -> Tensor:

@@ -135,7 +135,7 @@ class CustomGate:
                 raise ValueError(
                     f"g reaches only [{float(reach[0].min()):.3g}, {float(reach[1].max()):.3g}] "
                     f"for phi in [{self.low:g}, {self.high:g}], but a probability of "
-                    f"{float(pi.min()):.3g} to {float(pi.max()):.3g} was asked for; "
+                    f"{float(pi.min()):.3g} to {float(pi.max()):.3g} is needed; "
                     "pass CustomGate(g, low=..., high=...) with a wider range, "
                     "and check that g does not decrease"
                 )

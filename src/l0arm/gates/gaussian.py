@@ -23,9 +23,17 @@ TINY = 1e-8  # keeps log mu^2 finite
 
 @dataclass(frozen=True)
 class GaussianGates(ScoredGates):
-    """``z ~ N(mu, sigma^2)``. phi holds (mu, log sigma^2, threshold) of every gate.
+    """``z ~ N(mu, sigma^2)``. The score is log alpha = log(sigma^2 / mu^2).
 
-    The score is log alpha. The threshold is not trained by gradient.
+    Attributes:
+        phi: (mu, log sigma^2, threshold) of every gate. The threshold is not trained by gradient.
+
+    Example:
+        >>> import torch
+        >>> from l0arm.gates import Gaussian
+        >>> gates = Gaussian()(torch.tensor([[0.5, -8.0, -3.5], [0.5, -2.0, -3.5]]))
+        >>> gates.deterministic(0.5)
+        tensor([0.5000, 0.0000])
     """
 
     score_range = (-9.0, 2.0)

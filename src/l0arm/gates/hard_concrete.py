@@ -23,9 +23,16 @@ class HardConcreteGates(Gates):
     """``z = clip(s (zeta - gamma) + gamma, 0, 1)``, ``s = sigmoid((logit u + phi) / beta)``.
 
     Attributes:
+        phi: log alpha, one per gate.
         beta: The temperature.
         gamma: The lower end of the stretched interval, < 0.
         zeta: The upper end, > 1.
+
+    Example:
+        >>> import torch
+        >>> from l0arm.gates import HardConcrete
+        >>> HardConcrete()(torch.tensor([-3.0, 0.0, 3.0])).deterministic(0.5)
+        tensor([0.0000, 0.5000, 1.0000])
     """
 
     beta: float

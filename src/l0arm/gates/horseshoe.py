@@ -9,6 +9,7 @@ log-normal posteriors, so ``z_i = sqrt(s_a s_b a_i b_i)`` is log-normal.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,14 +17,23 @@ from torch import Tensor
 from l0arm.contracts import GateFamily
 from l0arm.gates.threshold import ScoredGates
 
-# Columns of phi: the means of the logarithms, the logarithms of their variances, the threshold.
-S_A, S_B, UNIT_A, UNIT_B = range(4)
+# Columns of phi: 4 means of logarithms (s_a, s_b, a, b), 4 logarithms of their variances, threshold.
+UNIT_A, UNIT_B = 2, 3
 THRESHOLD_COLUMN = 8
 INITIAL_MEANS = (-3.0, 0.0, 0.0, 0.0)
 INITIAL_LOG_VARIANCE = -9.0
 INITIAL_SPREAD = 0.01
 THRESHOLD = 4.0  # of -log mode, before a better one is chosen
 LARGEST_EXPONENT = 10.0
+
+
+class Factors(NamedTuple):
+    """Mean and variance of the logarithms of the four factors of z, one number per gate each."""
+
+    s_a: tuple[Tensor, Tensor]
+    s_b: tuple[Tensor, Tensor]
+    a: tuple[Tensor, Tensor]
+    b: tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True)
@@ -34,14 +44,28 @@ class HorseshoeGates(ScoredGates):
     trained by gradient.
 
     Attributes:
+        phi: One row per gate: four means of logarithms, four log variances, the threshold.
         group_of: The number of each gate's group.
+
+    Example:
+        >>> import torch
+        >>> from l0arm.gates import Horseshoe
+        >>> phi = Horseshoe(threshold=1.0).initial(torch.full((2,), 0.5))  # -log mode is 1.5
+        >>> Horseshoe().within(torch.tensor([0, 0]))(phi).deterministic(0.5)
+        tensor([0., 0.])
     """
 
     group_of: Tensor
     score_range = (0.0, 10.0)
 
     @property
-    def factors(self) -> tuple[Tensor, Tensor]:
+    def factors(self) -> Factors:
+        """The log-normal posteriors of s_a, s_b, a_i and b_i."""
+        mean, variance = self._moments
+        return Factors(*zip(mean.unbind(1), variance.unbind(1), strict=True))
+
+    @property
+    def _moments(self) -> tuple[Tensor, Tensor]:
         """Mean and variance of log s_a, log s_b, log a_i, log b_i: two tensors (V, 4).
 
         A group has one s. The rows of its gates hold copies, and their mean is used, so that all
@@ -55,12 +79,12 @@ class HorseshoeGates(ScoredGates):
     @property
     def mean_of_log(self) -> Tensor:
         """E[log z] = half the sum of the factors' means."""
-        return self.factors[0].sum(1) / 2
+        return self._moments[0].sum(1) / 2
 
     @property
     def variance_of_log(self) -> Tensor:
         """Var[log z] = a quarter of the sum of the factors' variances."""
-        return self.factors[1].sum(1) / 4
+        return self._moments[1].sum(1) / 4
 
     @property
     def score(self) -> Tensor:
@@ -69,7 +93,7 @@ class HorseshoeGates(ScoredGates):
 
     def rsample(self, generator: torch.Generator | None = None) -> Tensor:
         """A draw that is differentiable in phi. All gates of a group share the noise of s."""
-        mean, variance = self.factors
+        mean, variance = self._moments
         shape = (2, len(mean))
         noise = torch.randn(shape, generator=generator, dtype=mean.dtype, device=mean.device)
         first = torch.searchsorted(self.group_of, self.group_of)  # the first gate of each group
@@ -113,8 +137,8 @@ class Horseshoe(GateFamily):
     def __call__(self, phi: Tensor) -> HorseshoeGates:
         if self.group_of is None:
             raise TypeError(
-                "horseshoe gates share a scale within a group; tell which gates belong together "
-                "with Horseshoe().within(group_of)"
+                "horseshoe gates share a scale within a group; pass the group of each gate with "
+                "Horseshoe().within(group_of)"
             )
         return HorseshoeGates(phi, self.group_of)
 

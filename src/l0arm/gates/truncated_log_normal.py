@@ -28,7 +28,18 @@ TERMS = 9
 
 @dataclass(frozen=True)
 class TruncatedLogNormalGates(Gates):
-    """``log z ~ N(mu, sigma^2)`` restricted to [A, B]. phi holds (mu, log sigma) of every gate."""
+    """``log z ~ N(mu, sigma^2)`` restricted to [A, B].
+
+    Attributes:
+        phi: (mu, log sigma) of every gate.
+
+    Example:
+        >>> import torch
+        >>> from l0arm.gates import TruncatedLogNormal
+        >>> gates = TruncatedLogNormal()(torch.tensor([[-3.0, -2.0], [-3.0, 1.0]]))
+        >>> gates.deterministic(0.5)  # the second has more noise than signal
+        tensor([0.0502, 0.0000])
+    """
 
     smooth = True
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from l0arm.contracts import Gates, Method
 from l0arm.gates import Horseshoe, HorseshoeGates
-from l0arm.gates.horseshoe import S_A, S_B, THRESHOLD, UNIT_A, UNIT_B
+from l0arm.gates.horseshoe import THRESHOLD
 from l0arm.gates.threshold import checked_threshold
 from l0arm.gating import Gated
 from l0arm.methods.bayesian_compression import compression_method
@@ -83,13 +83,9 @@ class HorseshoeKL:
 
     def __call__(self, gated: Gated, gates: Gates) -> Tensor:
         assert isinstance(gates, HorseshoeGates)
-        mean, variance = gates.factors
-        of_unit = gamma_kl(mean[:, UNIT_A], variance[:, UNIT_A]) + inverse_gamma_kl(
-            mean[:, UNIT_B], variance[:, UNIT_B]
-        )
-        of_group = gamma_kl(mean[:, S_A], variance[:, S_A], self.scale**2) + inverse_gamma_kl(
-            mean[:, S_B], variance[:, S_B]
-        )
+        factors = gates.factors
+        of_unit = gamma_kl(*factors.a) + inverse_gamma_kl(*factors.b)
+        of_group = gamma_kl(*factors.s_a, self.scale**2) + inverse_gamma_kl(*factors.s_b)
         ends = torch.unique_consecutive(gated.group_of, return_counts=True)[1].cumsum(0)
         first = torch.cat([ends.new_zeros(1), ends[:-1]])  # the first gate of each group
         return self.lam * (of_unit.sum() + of_group[first].sum())

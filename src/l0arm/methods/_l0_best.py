@@ -114,7 +114,7 @@ def _check_size(at_most: float, settle: float) -> None:
         raise ValueError(f"at_most is a share of the parameters, above 0 up to 1; got {at_most!r}")
     if at_most < 1.0 and not settle:
         raise ValueError(
-            f"at_most={at_most!r} is kept to where the gates are fixed, and with settle=0 they "
+            f"at_most={at_most!r} is applied when the gates are fixed, and with settle=0 they "
             "never are; give settle a share of the epochs, or leave at_most out"
         )
 

@@ -71,7 +71,7 @@ class Course:
             raise ValueError(
                 f"method '{method.name}' has stages "
                 f"({', '.join(stage.name for stage in stages)}), which are shares of the epochs; "
-                "tell how many there will be (max_epochs, num_train_epochs)"
+                "pass the number of epochs (max_epochs, num_train_epochs)"
             )
         self.gated, self.optimizer, self.validate = gated, optimizer, validate
         self.timetable = Timetable(stages, 1 if epochs is None else epochs)

@@ -127,15 +127,16 @@ def _drawn(mean: Tensor, variance: Tensor) -> Tensor:
 
 
 def _check_layers(gated: Gated) -> None:
-    """Refuse weights that groups count in layers whose output noise is not known."""
+    """Refuse weights that groups count in layers without support for noise."""
     tensors = named_tensors(gated.model)
     for name in counted_weights(gated):
         module = gated.model.get_submodule(name.rpartition(".")[0])
         if not (is_noisy(module) and module.weight is tensors[name]):
             kinds = ", ".join(kind.__name__ for kind in LAYERS)
             raise ValueError(
-                f"noise on the weight '{name}' of a {type(module).__name__} is not known; this "
-                f"method treats {kinds}; leave the layer out of the groups, or use 'l0-disarm'"
+                f"noise on the weight '{name}' of a {type(module).__name__} is not supported; "
+                f"this method supports {kinds}; leave the layer out of the groups, or use "
+                "'l0-disarm'"
             )
     for name, module in gated.model.named_modules():
         if is_noisy(module) and "forward" in vars(module):

@@ -115,8 +115,8 @@ class Timetable:
         """The beginning of an epoch. 0 is the first."""
         if not 0 <= epoch < self.epochs:
             raise ValueError(
-                f"epoch {epoch} is none of the {self.epochs} that the stages were laid over "
-                f"(0 to {self.epochs - 1}); give the whole number of epochs"
+                f"epoch {epoch} is outside of the {self.epochs} epochs that the stages were laid "
+                f"out over (0 to {self.epochs - 1}); pass the total number of epochs"
             )
         number = sum(epoch >= start for start in self.starts) - 1
         start, end = [*self.starts, self.epochs][number : number + 2]
