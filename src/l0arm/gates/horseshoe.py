@@ -17,7 +17,7 @@ from torch import Tensor
 from l0arm.contracts import GateFamily
 from l0arm.gates.threshold import ScoredGates
 
-# Columns of phi: 4 means of logarithms (s_a, s_b, a, b), 4 logarithms of their variances, threshold.
+# Columns of phi: 4 means of logarithms (s_a, s_b, a, b), 4 log variances, the threshold.
 UNIT_A, UNIT_B = 2, 3
 THRESHOLD_COLUMN = 8
 INITIAL_MEANS = (-3.0, 0.0, 0.0, 0.0)
