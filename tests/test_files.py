@@ -9,6 +9,8 @@ import pytest
 
 from l0arm.files import (
     default_cache,
+    parse_json,
+    read_json,
     remove_leftovers,
     replacing,
     replacing_folder,
@@ -117,3 +119,39 @@ def test_leftovers_of_killed_processes_are_removed(tmp_path: Path) -> None:
     (tmp_path / "checkpoint.json").touch()
     remove_leftovers(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint.json"]
+
+
+NOT_SOUND: dict[str, tuple[bytes, str]] = {
+    "cut off": (b'{"a": [1, 2', "Expecting ',' delimiter"),
+    "a key twice": (b'{"a": 1, "a": 2}', "a key stands twice"),
+    "no number": (b"[NaN]", "NaN is not a finite number"),
+    "too large for a float": (b"[1e999]", "1e999 is not a finite number"),
+    "too many digits": (b"[" + b"9" * 5000 + b"]", "limit .4300 digits"),
+    "other encoding": ('{"a": 1}'.encode("utf-16"), "utf-8"),
+    "nested lists": (b"[" * 100_000, "nested more than 64 deep"),
+    "nested objects": (b'{"a":' * 65 + b"1" + b"}" * 65, "nested more than 64 deep"),
+    "an open string": (b'"' + b"[" * 65, "nested more than 64 deep"),
+    "many values": (b"[" + b"[]," * 2**22 + b"[]]", "more than 4,194,304 values"),
+}
+
+
+@pytest.mark.parametrize("what", NOT_SOUND)
+def test_json_that_is_not_sound_is_refused(what: str, tmp_path: Path) -> None:
+    data, reason = NOT_SOUND[what]
+    (tmp_path / "file.json").write_bytes(data)
+    with pytest.raises(ValueError, match=rf"file\.json is not sound JSON: .*{reason}"):
+        read_json(tmp_path / "file.json")
+
+
+def test_json_within_the_limits_is_read(tmp_path: Path) -> None:
+    deep: object = "".join(["[{", "\\", '"'] * 500)  # brackets and quotes in text count nothing
+    for _ in range(64):
+        deep = [deep]
+    write_json(tmp_path / "file.json", deep)
+    assert read_json(tmp_path / "file.json") == deep
+    assert parse_json('[1, 2.5, -3e2, null, true, "λ"]'.encode()) == [1, 2.5, -300, None, True, "λ"]
+
+
+def test_no_more_of_a_file_is_read_than_the_limit() -> None:
+    with pytest.raises(ValueError, match="/dev/zero has more than 1,000 bytes"):
+        read_json(Path("/dev/zero"), largest=1000)

@@ -1,21 +1,31 @@
-"""Atomic writes: a file or folder is replaced as a whole, or stays as it was.
+"""Atomic writes, and JSON read within limits.
 
-Everything is written beside its target, flushed to the disk, and then renamed. Permissions follow
-the user's umask, whatever program wrote the temporary file.
+A file or folder is replaced as a whole, or stays as it was. Everything is written beside its
+target, flushed to the disk, and then renamed. Permissions follow the user's umask, whatever program
+wrote the temporary file. JSON files may come from anybody: their size, depth and number of values
+are limited before they are parsed.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
+import re
 import shutil
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 TEMPORARY = ".tmp-"  # how the names of temporary files begin
+LARGEST_JSON = 64 * 2**20  # bytes; the kept units of a large model take some ten millions
+MOST_VALUES = 4 * 2**20  # in one JSON text; parsed, a value takes up to 150 bytes
+DEEPEST_JSON = 64  # lists and objects within each other
+_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)  # possessive: nothing is tried twice
+_NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 
 
 def default_cache() -> Path:
@@ -75,6 +85,94 @@ def write_text(path: Path, text: str) -> None:
 def write_json(path: Path, value: Any) -> None:
     """Write a value as JSON atomically. NaN and infinities are refused (ValueError)."""
     write_text(path, json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def read_json(
+    path: Path, *, largest: int = LARGEST_JSON, deepest: int = DEEPEST_JSON, most: int = MOST_VALUES
+) -> Any:
+    """Read a JSON file that anybody may have written. The limits bound the memory it can take.
+
+    Args:
+        path: The file, in UTF-8.
+        largest: The largest size in bytes.
+        deepest: The largest number of lists and objects within each other.
+        most: The largest number of values.
+
+    Returns:
+        The parsed value.
+
+    Raises:
+        ValueError: The file exceeds a limit or is not sound JSON (see ``parse_json``). The message
+            names the file and the reason.
+        OSError: The file cannot be read.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "file.json"
+        >>> write_json(path, {"epoch": 3})
+        >>> read_json(path)
+        {'epoch': 3}
+        >>> read_json(path, largest=10)
+        Traceback (most recent call last):
+        ValueError: /.../file.json has more than 10 bytes
+    """
+    with path.open("rb") as file:
+        data = file.read(largest + 1)  # not by the size that the file claims: it may be a device
+    if len(data) > largest:
+        raise ValueError(f"{path} has more than {largest:,} bytes")
+    try:
+        return parse_json(data, deepest=deepest, most=most)
+    except ValueError as error:
+        raise ValueError(f"{path} is not sound JSON: {str(error)[:200]}") from None
+
+
+def parse_json(data: bytes, *, deepest: int = DEEPEST_JSON, most: int = MOST_VALUES) -> Any:
+    """Parse JSON in UTF-8 whose keys do not repeat and whose numbers are finite.
+
+    Args:
+        data: The text.
+        deepest: The largest number of lists and objects within each other.
+        most: The largest number of values. It is estimated by commas and brackets.
+
+    Returns:
+        The parsed value.
+
+    Raises:
+        ValueError: The text is not such JSON, or exceeds a limit. Limits are checked first.
+
+    Example:
+        >>> parse_json(b'{"a": [1, 2]}')
+        {'a': [1, 2]}
+        >>> parse_json(b"[[[]]]", deepest=2)
+        Traceback (most recent call last):
+        ValueError: lists and objects are nested more than 2 deep
+    """
+    if sum(map(data.count, (b",", b"[", b"{"))) > most:
+        raise ValueError(f"it has more than {most:,} values")
+    brackets = _STRING.sub(b"", data).translate(None, _NO_BRACKETS)
+    steps = (1 if bracket in b"[{" else -1 for bracket in brackets)
+    if any(depth > deepest for depth in accumulate(steps)):
+        raise ValueError(f"lists and objects are nested more than {deepest} deep")
+    return json.loads(
+        data.decode(),  # json.loads itself would accept other encodings
+        object_pairs_hook=_unique_keys,
+        parse_constant=_finite,
+        parse_float=_finite,
+    )
+
+
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    record = dict(pairs)
+    if len(record) != len(pairs):
+        raise ValueError("a key stands twice")
+    return record
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text[:40]} is not a finite number")
+    return number
 
 
 @contextmanager

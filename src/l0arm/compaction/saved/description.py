@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from l0arm.compaction.saved.weights import LARGEST_TEXT, SavedError, TensorInfo, parsed
+from l0arm.compaction.saved.weights import SavedError, TensorInfo
+from l0arm.files import read_json
 from l0arm.gating import Group
 from l0arm.gating.records import Kind, RecordError, checked, group_of, record_of
 
@@ -81,9 +82,10 @@ class Description:
         return "{\n" + ",\n".join(f"{_text(k)}: {_lines(v)}" for k, v in record.items()) + "\n}\n"
 
     @classmethod
-    def from_json(cls, data: bytes, where: str) -> Description:
-        """Parse the text and validate every field; anybody may have written it."""
-        record = parsed(data, where)
+    def from_record(cls, record: Any, where: str) -> Description:
+        """Validate every field of parsed JSON; anybody may have written it."""
+        if not isinstance(record, dict):
+            raise SavedError(f"{where} must be a JSON object, got {type(record).__name__}")
         _check_version(record, where)
         _check_digest(record, where)
         try:
@@ -116,11 +118,12 @@ class Description:
 
 
 def read_description(path: Path) -> Description:
-    """The description in a file, whose size is bounded."""
-    size = path.stat().st_size
-    if size > LARGEST_TEXT:
-        raise SavedError(f"{path} has {size:,} bytes; a description has {LARGEST_TEXT:,} at most")
-    return Description.from_json(path.read_bytes(), str(path))
+    """The description in a file, whose size and depth are bounded."""
+    try:
+        record = read_json(path)
+    except ValueError as error:
+        raise SavedError(str(error)) from None
+    return Description.from_record(record, str(path))
 
 
 def digest(record: Mapping[str, Any]) -> str:

@@ -7,7 +7,6 @@ first and last byte), then the bytes of the tensors, one after the other without
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -17,10 +16,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from l0arm.files import LARGEST_JSON, parse_json
 from l0arm.gating.layout import named_tensors
 from l0arm.gating.records import RecordError, checked
 
-LARGEST_TEXT = 64 * 2**20  # bytes of JSON; the kept units of a large model take a few millions
 DIMENSIONS = 64  # more than torch lets a tensor have
 DTYPES = {  # as safetensors writes them: name in torch, bytes of one number
     "F64": ("float64", 8),
@@ -123,12 +122,18 @@ def read_header(path: Path) -> dict[str, TensorInfo]:
     size = path.stat().st_size
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
-        if size < 8 or length > min(size - 8, LARGEST_TEXT):
+        if size < 8 or length > min(size - 8, LARGEST_JSON):
             raise SavedError(
                 f"{path} is cut off or no safetensors file: it says that its header has {length:,} "
                 f"bytes, and the whole file has {size:,}"
             )
-        record = parsed(file.read(length), f"the header of {path}")
+        try:
+            record = parse_json(file.read(length))
+        except ValueError as error:
+            message = f"the header of {path} is not sound JSON: {str(error)[:200]}"
+            raise SavedError(message) from None
+    if not isinstance(record, dict):
+        raise SavedError(f"the header of {path} must be a JSON object")
     record.pop("__metadata__", None)
     found, spans = {}, []
     for name, entry in record.items():
@@ -166,28 +171,6 @@ def _check_tiling(spans: list[tuple[int, int]], size: int, path: Path) -> None:
             f"{path} is cut off or has something at its end: its tensors take {end:,} bytes, and "
             f"there are {size:,}"
         )
-
-
-def parsed(data: bytes, where: str) -> dict[str, Any]:
-    """A JSON object in which no key repeats and every number is finite."""
-    try:
-        record = json.loads(data, object_pairs_hook=_unique, parse_constant=_refuse_constant)
-    except (ValueError, RecursionError) as error:
-        raise SavedError(f"{where} is not sound JSON: {str(error)[:200]}") from None
-    if not isinstance(record, dict):
-        raise SavedError(f"{where} must be a JSON object, got {type(record).__name__}")
-    return record
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    record = dict(pairs)
-    if len(record) != len(pairs):
-        raise ValueError("a key stands twice")
-    return record
-
-
-def _refuse_constant(name: str) -> float:
-    raise ValueError(f"{name} is no number")
 
 
 def sha256_of(path: Path) -> str:
