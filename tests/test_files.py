@@ -152,6 +152,9 @@ def test_json_within_the_limits_is_read(tmp_path: Path) -> None:
     assert parse_json('[1, 2.5, -3e2, null, true, "λ"]'.encode()) == [1, 2.5, -300, None, True, "λ"]
 
 
-def test_no_more_of_a_file_is_read_than_the_limit() -> None:
-    with pytest.raises(ValueError, match="/dev/zero has more than 1,000 bytes"):
-        read_json(Path("/dev/zero"), largest=1000)
+def test_no_more_of_a_file_is_read_than_its_size(tmp_path: Path) -> None:
+    write_json(tmp_path / "file.json", list(range(1000)))
+    with pytest.raises(ValueError, match=r"file\.json has more than 1,000 bytes"):
+        read_json(tmp_path / "file.json", largest=1000)
+    with pytest.raises(ValueError, match="/dev/zero is not sound JSON"):
+        read_json(Path("/dev/zero"))

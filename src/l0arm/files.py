@@ -117,9 +117,10 @@ def read_json(
         ValueError: /.../file.json has more than 10 bytes
     """
     with path.open("rb") as file:
-        data = file.read(largest + 1)  # not by the size that the file claims: it may be a device
-    if len(data) > largest:
-        raise ValueError(f"{path} has more than {largest:,} bytes")
+        size = os.fstat(file.fileno()).st_size
+        if size > largest:
+            raise ValueError(f"{path} has more than {largest:,} bytes")
+        data = file.read(size)  # no more: a device says 0 and never ends
     try:
         return parse_json(data, deepest=deepest, most=most)
     except ValueError as error:
