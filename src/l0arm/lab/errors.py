@@ -18,6 +18,10 @@ class Interrupted(Exception):
     """The user stopped a run. It is saved and can be resumed (exit code 130)."""
 
 
+class OutputLost(Exception):
+    """The standard output cannot be written. A run is saved and ends (exit code 1)."""
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """A hint for an unknown name: the closest known names, or all of them.
 

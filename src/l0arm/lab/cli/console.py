@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from dataclasses import asdict
 from types import TracebackType
@@ -14,8 +15,9 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from l0arm import SavedError
 from l0arm.distributed import NoBackend, ProcessLost
 from l0arm.export import ExportError
+from l0arm.lab.cli.streams import check_output
 from l0arm.lab.data import DataError
-from l0arm.lab.errors import Interrupted, RunFailed, UserError
+from l0arm.lab.errors import Interrupted, OutputLost, RunFailed, UserError
 from l0arm.lab.runs.records import EpochRecord
 from l0arm.lab.runs.training import Callback
 
@@ -30,7 +32,7 @@ def exit_line(error: Exception) -> tuple[str, int] | None:
     elif isinstance(error, OSError):
         where = "" if error.filename is None else f": {error.filename}"
         message, code = f"error: {error.strerror or error}{where}", 2
-    elif isinstance(error, RunFailed | ProcessLost):
+    elif isinstance(error, RunFailed | ProcessLost | OutputLost):
         message, code = f"failed: {error}", 1
     elif isinstance(error, Interrupted):
         message, code = f"interrupted: {error}", 130
@@ -40,14 +42,17 @@ def exit_line(error: Exception) -> tuple[str, int] | None:
 
 
 def say(text: str, *, quiet: bool = False) -> None:
-    """Print text for a person."""
+    """Print text for a person. Raises OutputLost if that is not possible."""
     if not quiet:
         Console(soft_wrap=True).print(text, highlight=False, markup=False)
+        check_output()
 
 
 def say_json(value: Any) -> None:
-    """Print a value as one line of JSON."""
-    print(json.dumps(value, ensure_ascii=False), flush=True)
+    """Print a value as one line of JSON. Raises OutputLost if that is not possible."""
+    unicode = (sys.stdout.encoding or "").lower().startswith("utf")  # others get escapes
+    print(json.dumps(value, ensure_ascii=not unicode), flush=True)
+    check_output()
 
 
 def progress_callback(epochs: int, *, quiet: bool, as_json: bool) -> Watcher:
@@ -116,12 +121,14 @@ class Bars(Watcher):
             self.console.print(f"passed over a damaged checkpoint: {message}", markup=False)
         self.console.print(f"resumed after epoch {epoch}", highlight=False)
         self.progress.update(self.run, completed=epoch)
+        check_output()
 
     def on_step(self, done: int, total: int, loss: float) -> None:
         now = time.monotonic()
         if now - self.drawn > 0.2 or done == total:  # steps may take a millisecond
             self.drawn = now
             self.progress.update(self.epoch, completed=done, total=total, note=f"loss {loss:.4f}")
+            check_output()
 
     def on_epoch(self, record: EpochRecord) -> None:
         self.progress.update(self.run, completed=record.epoch, note=_note(record))
@@ -132,6 +139,7 @@ class Bars(Watcher):
                 highlight=False,
                 soft_wrap=True,
             )
+        check_output()
 
 
 def _note(record: EpochRecord) -> str:

@@ -3,21 +3,24 @@
 Every command is a file of its own. Only the command that is called is imported, so that
 ``l0arm --help`` does not wait for torch.
 
-Exit codes: 0 done; 1 a run failed, what it saved is there; 2 bad input, nothing was changed;
-130 interrupted, the run is saved.
+Exit codes: 0 done; 1 a run failed or the output was lost, what was saved is there; 2 bad input,
+nothing was changed; 130 interrupted, a run is saved.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from functools import wraps
 from importlib import import_module
-from typing import Annotated
+from typing import Annotated, Any, NoReturn
 
 import typer
 
 from l0arm import __version__
-from l0arm.lab.cli import exit_for_missing
+from l0arm.lab.cli import ending_on_interrupt, exit_for_missing
+from l0arm.lab.cli.streams import check_output, safe_streams
+from l0arm.lab.errors import Interrupted, OutputLost
 
 COMMANDS = {
     "train": "Train one recipe.",
@@ -42,18 +45,27 @@ GROUPS = {"compare": "Compare estimators, or finished runs."}
 
 def main() -> None:
     """Run the command that the command line names."""
-    try:
-        app()
-    except BrokenPipeError:  # the reader of our output has gone
-        sys.stderr.close()
-        sys.exit(1)
-    except Exception as error:
-        end = import_module("l0arm.lab.cli.console").exit_line(error)
-        if end is None:
+    with safe_streams():
+        try:
+            app()
+        except KeyboardInterrupt:
+            _end("interrupted: the command did not finish", 130)
+        except Exception as error:
+            end = import_module("l0arm.lab.cli.console").exit_line(error)
+            if end is None:
+                raise
+            _end(*end)
+        except SystemExit:
+            try:
+                check_output()  # of what other packages print, such as the help
+            except OutputLost as error:
+                _end(f"failed: {error}", 1)
             raise
-        message, code = end
-        print(message, file=sys.stderr)
-        sys.exit(code)
+
+
+def _end(message: str, code: int) -> NoReturn:
+    print(message, file=sys.stderr)
+    sys.exit(code)
 
 
 def app() -> None:
@@ -105,12 +117,22 @@ def _options(
 
 
 def _imported(name: str) -> Callable[..., None]:
-    try:
-        module = import_module(f"l0arm.lab.cli.{name.replace(' ', '_')}")
-    except ModuleNotFoundError as error:
-        exit_for_missing(error)
+    """The function of a command. The library of the options turns Ctrl-C into silence."""
+    with ending_on_interrupt():
+        try:
+            module = import_module(f"l0arm.lab.cli.{name.replace(' ', '_')}")
+        except ModuleNotFoundError as error:
+            exit_for_missing(error)
     function: Callable[..., None] = vars(module)[name.rpartition(" ")[2]]
-    return function
+
+    @wraps(function)
+    def command(*args: Any, **options: Any) -> None:
+        try:
+            function(*args, **options)
+        except KeyboardInterrupt:
+            raise Interrupted("the command did not finish") from None
+
+    return command
 
 
 def _listed() -> None:

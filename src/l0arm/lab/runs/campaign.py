@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import signal
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path
@@ -18,6 +16,7 @@ from l0arm.lab.runs import records
 from l0arm.lab.runs.executors import End, Executor, Handle, LocalProcesses, Work
 from l0arm.lab.runs.folder import RunFolder, first_difference
 from l0arm.lab.runs.ray_tasks import ray_tasks
+from l0arm.lab.runs.stopping import termination_as_interrupt
 
 ATTEMPTS = 2
 POLL_SECONDS = 0.5
@@ -78,7 +77,7 @@ class Campaign:
         Returns:
             The jobs that failed.
         """
-        with _termination_as_interrupt():
+        with termination_as_interrupt():
             try:
                 self._run(slots, callback)
             finally:
@@ -116,22 +115,6 @@ class Campaign:
             handle.stop()
         for _, handle in self.running:
             handle.wait()
-
-
-@contextmanager
-def _termination_as_interrupt() -> Iterator[None]:
-    """SIGTERM and SIGHUP raise KeyboardInterrupt, as Ctrl-C does, so that runs are stopped."""
-    if threading.current_thread() is not threading.main_thread():
-        yield  # only the main thread may handle signals
-        return
-    names = ("SIGTERM", "SIGHUP")  # Windows has no SIGHUP
-    numbers = [signal.Signals[name] for name in names if name in signal.Signals.__members__]
-    before = {number: signal.signal(number, signal.default_int_handler) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _failure(job: Job, end: End) -> str:

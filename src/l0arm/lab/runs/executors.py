@@ -75,8 +75,8 @@ class LocalProcesses:
         return os.cpu_count() or 1
 
     def start(self, work: Work) -> LocalProcess:
-        # In a process group of its own: Ctrl-C in a terminal goes to the whole group, and the
-        # SIGTERM of stop() would be a second signal, which ends a run before it has saved.
+        # In a process group of its own: Ctrl-C in a terminal goes to the whole group, and a second
+        # Ctrl-C would end a run before it has saved.
         with work.log.open("ab") as log:
             command = [sys.executable, "-m", "l0arm", *work.arguments]
             return LocalProcess(subprocess.Popen(command, stdout=log, stderr=log, process_group=0))

@@ -1,14 +1,11 @@
-"""The state of a run between two steps: created, saved as a checkpoint, restored, interrupted."""
+"""The state of a run between two steps: created, saved as a checkpoint, restored."""
 
 from __future__ import annotations
 
-import signal
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from types import FrameType
 from typing import Any
 
 import torch
@@ -17,12 +14,13 @@ from torch.amp import GradScaler
 
 from l0arm.distributed import Team
 from l0arm.lab.data import Dataset
-from l0arm.lab.errors import Interrupted, UserError
+from l0arm.lab.errors import Interrupted, RunFailed, UserError
 from l0arm.lab.recipes.recipe import Recipe
 from l0arm.lab.runs.building import Trainee, build_optimizer, build_trainee
 from l0arm.lab.runs.checkpoint import newest_checkpoint, save_checkpoint
 from l0arm.lab.runs.device import random_state, scaler_of, set_random_state
 from l0arm.lab.runs.folder import RunFolder
+from l0arm.lab.runs.stopping import Stop
 
 ALONE = Team()
 
@@ -127,38 +125,6 @@ def restored_session(folder: RunFolder, data: Dataset) -> Session:
 
 
 @dataclass
-class Stop:
-    """Whether the user asked the run to stop."""
-
-    requested: bool = False
-
-
-@contextmanager
-def stoppable() -> Iterator[Stop]:
-    """Graceful shutdown on Ctrl-C and SIGTERM.
-
-    The first signal sets ``requested``, so that the loop finishes the current step, saves and
-    exits. A second signal raises KeyboardInterrupt at once.
-    """
-    stop = Stop()
-    if threading.current_thread() is not threading.main_thread():
-        yield stop  # only the main thread may handle signals
-        return
-
-    def request(number: int, frame: FrameType | None) -> None:
-        if stop.requested:
-            raise KeyboardInterrupt
-        stop.requested = True
-
-    before = {s: signal.signal(s, request) for s in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-@dataclass
 class Checkpointing:
     """Saves a run every ``seconds`` and when it is stopped. All processes save together."""
 
@@ -168,6 +134,7 @@ class Checkpointing:
     seconds: float
     saved_at: float = field(default_factory=time.monotonic)
     saved_epoch: int | None = None
+    ended: bool = False  # the run was saved because it was asked to stop
 
     def resume(self, session: Session) -> list[str] | None:
         """Restore the newest intact checkpoint.
@@ -210,7 +177,8 @@ class Checkpointing:
         """Save if it is due in the first process, or if any process was asked to stop.
 
         Raises:
-            Interrupted: A process was asked to stop. The run is saved.
+            Interrupted: The user stopped a process. The run is saved.
+            RunFailed: A process cannot go on. The run is saved.
         """
         due, stop = due and self.team.first, self.stop.requested
         save, end = (n > 0 for n in self.team.sum([due or stop, stop]))
@@ -220,10 +188,27 @@ class Checkpointing:
                 save_checkpoint(self.folder.checkpoints, session.steps, state)
             self.saved_at, self.saved_epoch = time.monotonic(), session.epoch
         if end:
+            self.ended = True
+            if self.stop.failure:
+                raise RunFailed(f"{self.stop.failure}; {self.message()}")
             raise Interrupted(self.message())
+
+    @contextmanager
+    def second_interrupt(self) -> Iterator[None]:
+        """Turn a KeyboardInterrupt into an error that says what is saved."""
+        try:
+            yield
+        except KeyboardInterrupt:
+            if self.ended:
+                raise Interrupted(self.message()) from None
+            lost = "interrupted at once; the steps since the last checkpoint are lost"
+            raise RunFailed(f"{lost}; {self.message()}") from None
 
     def message(self) -> str:
         """Where the run can be resumed."""
-        if self.saved_epoch is None:
-            return f"nothing was saved in {self.folder.path} yet"
-        return f"saved after epoch {self.saved_epoch} in {self.folder.path}; go on with --resume"
+        path = self.folder.path
+        if self.saved_epoch is not None:
+            return f"saved after epoch {self.saved_epoch} in {path}; go on with --resume"
+        if any(self.folder.checkpoints.glob("*.json")):
+            return f"nothing new was saved in {path}; go on with --resume"
+        return f"nothing was saved in {path} yet"

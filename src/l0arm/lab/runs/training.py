@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, nullcontext
 from typing import Any
 
@@ -20,7 +20,7 @@ from l0arm.distributed import ProcessLost, Team, noticing_lost_processes
 from l0arm.files import write_json
 from l0arm.gating import Gated, NonFiniteLoss
 from l0arm.lab.data import Dataset, Preprocess, batches, crop_and_flip, shift
-from l0arm.lab.errors import RunFailed, UserError
+from l0arm.lab.errors import OutputLost, RunFailed, UserError
 from l0arm.lab.recipes.recipe import Recipe
 from l0arm.lab.runs import records
 from l0arm.lab.runs.building import Labelled, prepared, preprocess_of, without_held_out
@@ -35,7 +35,8 @@ from l0arm.lab.runs.processes import (
     share_of,
     step_loss,
 )
-from l0arm.lab.runs.session import ALONE, Checkpointing, Session, Tally, new_session, stoppable
+from l0arm.lab.runs.session import ALONE, Checkpointing, Session, Tally, new_session
+from l0arm.lab.runs.stopping import stoppable
 from l0arm.lab.runs.trackers import TrackedRun, Trackers, check_trackers, tracking
 from l0arm.methods import Course
 
@@ -43,7 +44,11 @@ SAMPLES = 10  # points of Fig. 4 in an epoch
 
 
 class Callback:
-    """Progress callbacks of a run. Each does nothing unless it is overridden."""
+    """Progress callbacks of a run. Each does nothing unless it is overridden.
+
+    A callback that raises OutputLost is not called again: the run is saved after the step, and
+    ends with RunFailed.
+    """
 
     def on_resume(self, epoch: int, damaged: list[str]) -> None:
         """The run resumes after ``epoch``. ``damaged`` describes checkpoints that were skipped."""
@@ -84,7 +89,8 @@ def train(
 
     Raises:
         UserError: The recipe, the data or the folder cannot be used.
-        RunFailed: The run ended early. What was saved is still there.
+        RunFailed: The run ended early. What was saved is still there. Also after a second Ctrl-C
+            that came before the run was saved.
         Interrupted: The user stopped the run. It is saved.
     """
     data = prepared(data, recipe.data)
@@ -104,6 +110,7 @@ def train(
             return folder.read_result()
         check_trackers(trackers)
         checkpointing = Checkpointing(folder, team, stop, checkpoint_seconds)
+        stack.enter_context(checkpointing.second_interrupt())
         loop = _Loop(folder, recipe, data, callback or Callback(), checkpointing)
         if team.first:
             # Only now, so that a recipe that cannot be built leaves no run behind.
@@ -204,7 +211,7 @@ class _Loop:
             torch.manual_seed(own_seed(recipe.training.seed, self.team.rank))
         damaged = checkpointing.resume(self.session)
         if damaged is not None:
-            callback.on_resume(self.session.epoch, damaged)
+            self._report(callback.on_resume, self.session.epoch, damaged)
         if self.team.first:
             records.keep_until(folder.records, self.session.epoch)
 
@@ -223,6 +230,14 @@ class _Loop:
         self.team.sum([0])  # the other processes wait until it is written
         return self.folder.read_result()
 
+    def _report(self, event: Callable[..., None], *values: object) -> None:
+        """Report progress. If the output is lost, the run is saved after this step and ends."""
+        try:
+            event(*values)
+        except OutputLost as error:
+            self.callback = Callback()
+            self.checkpointing.stop.fail(str(error))
+
     def _record(self) -> None:
         lr = self.schedule.lr
         record = epoch_record(self.session, self.data, self.preprocess, self.meter, lr)
@@ -232,7 +247,7 @@ class _Loop:
                 f"lower the learning rate; {self.checkpointing.message()}"
             )
         records.append(self.folder.records, record)
-        self.callback.on_epoch(record)
+        self._report(self.callback.on_epoch, record)
         self.trackers.record(record)
 
     def _epoch(self) -> None:
@@ -252,7 +267,7 @@ class _Loop:
                 flops = self.meter()
                 point = [float(session.steps), flops.training, flops.inference]
                 session.tally.by_step.append(point)
-            self.callback.on_step(number + 1, len(parts), loss)
+            self._report(self.callback.on_step, number + 1, len(parts), loss)
             self.checkpointing.save(session, due=self.checkpointing.due(10))
         session.epoch, session.step = session.epoch + 1, 0
 
