@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from l0arm.costs.budget import BudgetLike, budget_for
+from l0arm.costs.kinds import BudgetLike, budget_for
 from l0arm.equality.example import Example
 from l0arm.gates.threshold import DEFAULT_TAU
 from l0arm.gating import Gated, Group

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 import l0arm
 from l0arm.costs import count_flops
-from l0arm.costs.budget import Budget, BudgetWarning, budget_for, fit_threshold
+from l0arm.costs.budget import Budget, BudgetWarning, fit_threshold
+from l0arm.costs.kinds import budget_for
 from l0arm.gating import Gated, Group, Slice
 from l0arm.lab.data import mnist_mini
 from l0arm.models import MLP, LeNet5, WideResNet
@@ -211,7 +212,7 @@ def test_a_fitted_threshold_fits(share: str) -> None:
         ("-5%", "must lie above 0"),
         (1e12, "must lie above 0 and at most"),
         ("small", "neither like '40%' nor a number"),
-        ({"energy": 1.0}, "budget must limit one of params, flops, latency"),
+        ({"energy": 1.0}, "budget must limit one of params, bytes, flops, latency"),
         ({"flops": "40%"}, "needs example_inputs"),
         ({"flops": "8 ms"}, "'8 ms' is neither like '40%' nor a number"),
         ({"latency": "40%"}, r"needs example_inputs=\(x,\): the batch whose latency counts"),

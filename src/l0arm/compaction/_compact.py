@@ -15,6 +15,7 @@ from l0arm.compaction.provenance import (
     Provenance,
     attributes_of,
     provenance_of,
+    remember,
     set_provenance,
 )
 from l0arm.equality.certificate import Certificate, issue_certificate
@@ -80,7 +81,7 @@ def compact(
     z_bar = gated.deterministic(round_to)
     evidence = None if example is None else issue_certificate(gated, z_bar, example)
     small = cut_for_good(gated, z_bar, evidence, optimizer)
-    gated.remember(small)
+    remember(gated, small)
     return small
 
 

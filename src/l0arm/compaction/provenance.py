@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from weakref import ReferenceType, WeakKeyDictionary, ref
 
+import torch
 from torch import nn
 
 from l0arm.compaction.saved.weights import TensorInfo, tensor_infos
@@ -18,6 +20,9 @@ from l0arm.gating.attention import HeadAttention
 from l0arm.gating.draw import Draw
 
 ATTRIBUTE = "_l0arm_provenance"
+_LATEST: WeakKeyDictionary[Gated, tuple[ReferenceType[nn.Module], list[float]]] = (
+    WeakKeyDictionary()
+)  # of a gated model: its last compact network, and the checksums of its weights then
 
 
 @dataclass(frozen=True)
@@ -69,6 +74,24 @@ def set_provenance(model: nn.Module, provenance: Provenance | None) -> nn.Module
     else:
         vars(model)[ATTRIBUTE] = provenance
     return model
+
+
+def remember(gated: Gated, small: nn.Module) -> None:
+    """Note the compact network of a gated model, to notice when it is trained on."""
+    _LATEST[gated] = ref(small), _checksums(small)
+
+
+def is_outdated(gated: Gated) -> bool:
+    """Whether the last compact network of a gated model exists and has other weights now."""
+    reference, checksums = _LATEST.get(gated, (None, []))
+    small = None if reference is None else reference()
+    return small is not None and _checksums(small) != checksums
+
+
+def _checksums(model: nn.Module) -> list[float]:
+    """Sums of the parameters. (Version counters would miss the steps of fused optimizers.)"""
+    with torch.no_grad():
+        return [float(p.double().sum()) for p in model.parameters()]
 
 
 def certificate(small: nn.Module) -> Certificate:

@@ -1,6 +1,6 @@
 """What a network costs: parameters, FLOPs, latency; counted, expected, limited."""
 
-from l0arm.costs.budget import Budget, BudgetWarning, Constraint, fit_threshold
+from l0arm.costs.budget import Budget, Budgets, BudgetWarning, Constraint, fit_threshold
 from l0arm.costs.expectation import Cost
 from l0arm.costs.flops import ExpectedFlops, FlopsMeter, count_flops, expected_flops
 from l0arm.costs.latency_model import LatencyWarning, latency_table
@@ -10,6 +10,7 @@ from l0arm.costs.timing import Latency, latency
 __all__ = [
     "Budget",
     "BudgetWarning",
+    "Budgets",
     "Constraint",
     "Cost",
     "ExpectedFlops",

@@ -110,6 +110,14 @@ def parameter_cost(gated: Gated) -> ExpectedCost:
     return ExpectedCost(gated, prices)
 
 
+def byte_cost(gated: Gated) -> ExpectedCost:
+    """E[bytes left] of parameters and buffers, as they are saved."""
+    model = gated.model
+    tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    prices = {name: float(t.numel() * t.element_size()) for name, t in tensors.items()}
+    return ExpectedCost(gated, prices)
+
+
 def units_made(cut: TensorCut) -> TensorCut:
     """The part of a cut along dimensions on which units are made, not read."""
     return _along(cut, reading=False)

@@ -8,7 +8,6 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
-from weakref import ReferenceType, ref
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +27,7 @@ from l0arm.precision import Precise
 
 if TYPE_CHECKING:
     from l0arm.costs.budget import Constraint
+    from l0arm.costs.status import Status
     from l0arm.equality.example import Example
 
 ExtraType = TypeVar("ExtraType", bound=Extra)
@@ -96,7 +96,6 @@ class Gated(Precise):
         self.budget: Constraint | None = None  # a limit on the expected cost, instead of lambda
         self._budgeted: tuple[int, Tensor] | None = None  # phi at the budget's last update
         self._warned: set[str] = set()
-        self._small: tuple[ReferenceType[nn.Module], list[float]] | None = None
         device = next(model.parameters()).device
         mean = torch.cat([torch.full((g.units,), g.initial) for g in self.groups])
         self.phi = nn.Parameter(method.gate.initial(mean, generator).to(device))
@@ -282,27 +281,22 @@ class Gated(Precise):
             certify=certify,
         )
 
-    def remember(self, small: nn.Module) -> None:
-        """Note the compact network that was made of this one, to notice when it is trained."""
-        self._small = ref(small), _sums(small)
+    def status(self) -> Status:
+        """What the gates and the budget are doing now. ``print(gated.status())`` is one screen."""
+        from l0arm.costs.status import status_of
 
-    def outdated(self) -> bool:
-        """Whether the last compact network of this one exists and has other weights now."""
-        small = None if self._small is None else self._small[0]()
-        return small is not None and self._small is not None and _sums(small) != self._small[1]
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_small": None}  # a weak reference cannot be copied
+        return status_of(self)
 
     def warn_of_empty(self, draw: Draw) -> None:
         """Say, once for each group, that a draw closed it whole."""
         for name in (self.groups[number].name for number in draw.empty):
             if name not in self._warned:
                 self._warned.add(name)
+                cure = "lower lam" if self.budget is None else "raise the budget, set Group.floor"
                 warnings.warn(
                     f"every unit of group '{name}' is closed in this draw; a stand-in unit with "
-                    "zero weight keeps the layer running (exact). If it stays so, lower lam or "
-                    "start the group at a higher keep probability",
+                    f"zero weight keeps the layer running (exact). If it stays so, {cure} or start "
+                    "the group at a higher keep probability",
                     EmptyGroupWarning,
                     stacklevel=4,
                 )
@@ -336,9 +330,3 @@ class Gated(Precise):
 
     def extra_repr(self) -> str:
         return f"groups={[f'{g.name}({g.units})' for g in self.groups]}, execution={self.execution}"
-
-
-def _sums(model: nn.Module) -> list[float]:
-    """A checksum of the parameters. (Version counters miss fused optimizers.)"""
-    with torch.no_grad():
-        return [float(p.double().sum()) for p in model.parameters()]

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from l0arm._sparsify import sparsify
 from l0arm.compaction import certificate, compact
 from l0arm.contracts import Method
-from l0arm.costs.budget import BudgetLike
+from l0arm.costs.kinds import BudgetLike
 from l0arm.equality.example import Example
 from l0arm.gating import Gated
 from l0arm.gating.cutting import copy_model

@@ -10,7 +10,13 @@ import torch
 from torch import nn
 
 from l0arm.compaction._compact import cut_for_good, example_of
-from l0arm.compaction.provenance import Origin, Provenance, provenance_of, set_provenance
+from l0arm.compaction.provenance import (
+    Origin,
+    Provenance,
+    is_outdated,
+    provenance_of,
+    set_provenance,
+)
 from l0arm.compaction.saved.description import Description, model_card, read_description
 from l0arm.compaction.saved.rebuilding import check_same, rebuilt
 from l0arm.compaction.saved.uniform import tie_widths
@@ -93,7 +99,11 @@ def save(
     config = None
     if isinstance(network, Gated):
         _check_extra_state(network.model)
-        _refuse_outdated(network)
+        if is_outdated(network):
+            raise SavedError(
+                "the network that compact() made of this gated model was trained since; the gated "
+                "model has the weights from before. Save that network: save(small, folder)"
+            )
         example = example_of(network, example_inputs, example_kwargs)
         tied = tie_widths(network) if uniform else None
         z_bar = network.deterministic() if tied is None else tied.z
@@ -262,15 +272,6 @@ def check_free(folder: Path, *, force: bool) -> Path:
             "not replaced by force; move that away, or choose another folder"
         )
     return folder
-
-
-def _refuse_outdated(gated: Gated) -> None:
-    """Refuse a gated model whose compact network was trained since."""
-    if gated.outdated():
-        raise SavedError(
-            "the network that compact() made of this gated model was trained since; the gated "
-            "model has the weights from before. Save that network: save(small, folder)"
-        )
 
 
 def _count(model: nn.Module) -> int:
