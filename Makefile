@@ -2,6 +2,7 @@
 PYTHON ?= python3
 TORCH_INDEX ?=
 JOBS ?= 2
+ATTACK ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -12,22 +13,24 @@ PYTEST := $(BIN)/python -m pytest -q -n $(JOBS)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-all check format bench docs clean
+.PHONY: help setup demo test test-all test-attack check format bench docs clean
 
 help:
-	@echo "make demo      train, prune and compact a small network on the digits in the package"
-	@echo "make test      run the tests and the examples in the docstrings"
-	@echo "make test-all  the same with the slow tests"
-	@echo "make check     ruff (lint, format) and mypy"
-	@echo "make format    let ruff rewrite the code"
-	@echo "make bench     run the benchmarks"
-	@echo "make docs      build the documentation into site/; a broken link fails it"
-	@echo "make setup     only create .venv (every target above does it when needed)"
-	@echo "make clean     remove .venv, caches and builds"
+	@echo "make demo         train, prune and compact a small network on the digits in the package"
+	@echo "make test         run the tests and the examples in the docstrings"
+	@echo "make test-all     the same with the slow tests"
+	@echo "make test-attack  hostile input, signals, streams and files, with counts; some minutes"
+	@echo "make check        ruff (lint, format) and mypy"
+	@echo "make format       let ruff rewrite the code"
+	@echo "make bench        run the benchmarks"
+	@echo "make docs         build the documentation into site/; a broken link fails it"
+	@echo "make setup        only create .venv (every target above does it when needed)"
+	@echo "make clean        remove .venv, caches and builds"
 	@echo ""
 	@echo "PYTHON=python3      the interpreter .venv is made with (3.11 or newer)"
 	@echo "TORCH_INDEX=URL     extra package index for torch, such as one of CPU-only wheels"
 	@echo "JOBS=2              test processes; 0 runs the tests in one"
+	@echo "ATTACK='signals --seconds 600 --seed 1'  one attack, longer than 60 s, with other cases"
 	@echo "L0ARM_DATA_DIR=DIR  folder of the MNIST files, for the tests in test-all that need them"
 
 setup: $(STAMP)
@@ -58,6 +61,10 @@ test: $(STAMP)
 test-all: $(STAMP)
 	@echo "Running all tests, the slow ones too"
 	@$(PYTEST) -m ""
+
+test-attack: $(STAMP)
+	@echo "Attacking the library and the command line"
+	@$(BIN)/python -m tests.attack $(ATTACK)
 
 check: $(STAMP)
 	@echo "Checking style and types"
