@@ -145,6 +145,14 @@ def test_sweep_writes_table_data_and_picture(trained: Cli, tmp_path: Path) -> No
     assert "sweep.md exists" in trained(f"sweep {RUN}").err
 
 
+def test_thresholds_that_leave_the_same_network_are_one_row(trained: Cli, tmp_path: Path) -> None:
+    ended = trained(f"sweep {RUN} --threshold 0.5 --threshold 0.50000001 --out one")
+    assert ended.code == 0, ended.err
+    (point,) = json.loads((tmp_path / "one.json").read_text())["points"]
+    assert (point["threshold"], point["upto"]) == (0.5, 0.50000001)
+    assert (tmp_path / "one.md").read_text().count("*") == 1
+
+
 def test_pareto_points() -> None:
     facts = [(100, 90.0), (50, 90.0), (40, 80.0), (60, 85.0), (40, 80.0), (10, 10.0), (10, 9.0)]
     points = [SweepPoint(0.5, (), 0, macs, accuracy) for macs, accuracy in facts]

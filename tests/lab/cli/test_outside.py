@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
+from l0arm.estimators import ESTIMATORS, DisARM
 from l0arm.methods import METHODS
 
 Cli = Callable[[str], Any]
 PAGE = Path(__file__).parents[3] / "docs/adding_a_method.md"
 NAME = "toymethods:l0_root"
-RUN = "runs/mlp-l0-arm/seed-0"
+RUN = "runs/mlp-l0-arm-with-l0-root/seed-0"
 
 
 @pytest.fixture
@@ -34,6 +35,8 @@ def test_the_method_of_the_page_trains_and_is_evaluated(toy: Cli, tmp_path: Path
     assert ended.code == 0, ended.err
     recipe = json.loads((tmp_path / RUN / "recipe.json").read_text())
     assert recipe["method"] == {"name": NAME, "lam": 0.5, "options": {}}
+    assert (recipe["paper"], recipe["control"]) == (None, None)  # it is no row of the paper
+    assert recipe["title"].endswith(f", with method {NAME}")
     facts = json.loads(toy(f"evaluate {RUN} --method {NAME} --json").out)
     assert facts["largest_difference"] < 1e-5
     for command in (f"sweep {RUN} --threshold 0.5", f"export {RUN} --out small.pt2"):
@@ -67,3 +70,20 @@ def test_a_name_that_is_not_there_is_refused(toy: Cli, name: str, message: str) 
     ended = toy(f"train mlp-l0-arm {{quick}} --method {name}")
     assert ended.code == 2
     assert message in ended.err
+
+
+def test_an_estimator_from_outside_is_compared(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "toyestimators.py").write_text(
+        "from l0arm.estimators import DisARM\n\n\nclass Mine(DisARM):\n    pass\n"
+    )
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.delitem(sys.modules, "toyestimators", raising=False)
+    monkeypatch.setitem(ESTIMATORS, "toyestimators:Mine", DisARM)  # removed after the test
+    ended = cli("compare estimators --only toyestimators:Mine --draws 30 --quiet")
+    assert ended.code == 0, ended.err
+    lines = json.loads((tmp_path / "results/estimators-quadratic.json").read_text())["lines"]
+    assert {line["estimator"] for line in lines} == {"arm", "toyestimators:Mine"}
+    ended = cli("compare estimators --only builtins:list")
+    assert (ended.code, "made list, not an Estimator" in ended.err) == (2, True)

@@ -18,6 +18,7 @@ from l0arm.files import write_json, write_text
 from l0arm.lab import plots
 from l0arm.lab.cli.console import say
 from l0arm.lab.cli.options import DataDir, Quiet, load_data
+from l0arm.lab.cli.outside import estimator_from_outside
 from l0arm.lab.errors import UserError, nearest
 from l0arm.lab.tables import estimator_table as measured
 from l0arm.lab.tables.markdown import grid
@@ -29,7 +30,10 @@ def estimators(
     problem: Annotated[str, typer.Option(help="quadratic (50 bits) or mlp (1,184 gates).")] = (
         "quadratic"
     ),
-    only: Annotated[list[str] | None, typer.Option(help="Only this estimator. Repeatable.")] = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(help="Only this estimator, or package.module:factory. Repeatable."),
+    ] = None,
     draws: Annotated[int, typer.Option(min=30, help="Estimates per estimator.")] = 1000,
     data: Annotated[str, typer.Option(help="Images for the MLP.")] = "mnist-mini",
     data_dir: DataDir = None,
@@ -51,6 +55,7 @@ def estimators(
 
         l0arm compare estimators --only disarm --only ar
         l0arm compare estimators --problem mlp --draws 300
+        l0arm compare estimators --only mypackage.estimators:Mine
     """
     names = _names(only)
     _make(results)
@@ -83,7 +88,10 @@ def _make(folder: Path) -> None:
 def _names(only: list[str] | None) -> list[str]:
     names = sorted(set(ESTIMATORS) - measured.NEVER)
     for name in only or []:
-        if name not in names:
+        if ":" in name:
+            ESTIMATORS[name] = estimator_from_outside(name)
+            names = sorted({*names, name})
+        elif name not in names:
             raise UserError(f"no estimator to measure as '{name}'; {nearest(name, names)}")
     return [n for n in names if not only or n in {*only, "arm"}]
 

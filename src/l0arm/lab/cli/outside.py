@@ -9,10 +9,11 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from functools import wraps
-from typing import Any
+from typing import Any, cast
 
 from torch import nn
 
+from l0arm.contracts import Estimator
 from l0arm.lab.errors import UserError
 from l0arm.lab.importing import imported, users_code
 from l0arm.methods import METHODS, Method
@@ -30,6 +31,20 @@ def made_by(target: str) -> nn.Module:
     if not isinstance(model, nn.Module):
         raise UserError(f"'{target}' made {type(model).__name__}, not an nn.Module")
     return model
+
+
+def estimator_from_outside(target: str) -> Callable[..., Estimator]:
+    """The factory of an estimator from ``package.module:factory``, tried once."""
+    factory = imported(target)
+    if not callable(factory):
+        raise UserError(f"'{target}' is a {type(factory).__name__}, not a class or function")
+    with users_code(f"'{target}' called without arguments raised"):
+        made = factory()
+    if not isinstance(made, Estimator):
+        raise UserError(
+            f"'{target}' made {type(made).__name__}, not an Estimator (l0arm.contracts.Estimator)"
+        )
+    return cast(Callable[..., Estimator], factory)
 
 
 def use_method(name: str | None) -> list[str]:

@@ -70,12 +70,18 @@ def sweep(
 def _lines(points: Sequence[SweepPoint]) -> list[str]:
     rows = [
         [
-            *(f"{p.threshold:g}", "-".join(map(str, p.widths)), f"{p.parameters:,}"),
+            *(_range(p), "-".join(map(str, p.widths)), f"{p.parameters:,}"),
             *(f"{p.macs:,}", f"{p.accuracy:.2f}", "*" if p.pareto else ""),
         ]
         for p in points
     ]
     return grid(["threshold", "units", "parameters", "MACs", "% right", "Pareto"], rows)
+
+
+def _range(point: SweepPoint) -> str:
+    """The thresholds that leave this network."""
+    first, last = f"{point.threshold:g}", f"{point.upto:g}"
+    return first if first == last else f"{first} to {last}"
 
 
 def _write(paths: Sequence[Path], title: str, points: Sequence[SweepPoint]) -> None:

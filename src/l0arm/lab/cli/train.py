@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -75,6 +76,8 @@ def train(
         torchrun --nproc-per-node 2 -m l0arm train mlp-l0-arm --data-dir ~/mnist
     """
     settings = load_recipe(recipe, [*use_method(method), *_overrides(set_, seed, epochs)])
+    if method is not None:
+        settings = with_other_method(settings)
     folder = RunFolder(run_dir or default_folder(runs, settings))
     with launched_team() as team:
         quiet, as_json = quiet or not team.first, as_json and team.first  # only one process prints
@@ -95,6 +98,23 @@ def train(
         say_json({"result": result})
     else:
         say(_sentence(result), quiet=quiet)
+
+
+def with_other_method(recipe: Recipe) -> Recipe:
+    """The recipe under a name of its own: it is no longer the paper's row.
+
+    >>> with_other_method(load_recipe("mlp-l0-arm", ['method.name="l0-hc"'])).name
+    'mlp-l0-arm-with-l0-hc'
+    """
+    name = recipe.method.name.rpartition(":")[2]
+    return recipe.model_copy(
+        update={
+            "name": f"{recipe.name}-with-{re.sub(r'[^A-Za-z0-9]+', '-', name)}",
+            "title": f"{recipe.title or recipe.name}, with method {recipe.method.name}",
+            "paper": None,
+            "control": None,
+        }
+    )
 
 
 def default_folder(runs: Path, recipe: Recipe) -> Path:

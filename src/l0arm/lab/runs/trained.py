@@ -157,26 +157,38 @@ class SweepPoint:
     macs: int  # for one input
     accuracy: float
     pareto: bool = False
+    upto: float = 0.0  # the last threshold that leaves the same network
 
 
 def sweep(trained: Trained, gated: Gated, thresholds: Sequence[float]) -> list[SweepPoint]:
-    """Compact a run at each threshold. The threshold of the gates is restored afterwards."""
-    before = gated.threshold
+    """Compact a run at each threshold. The threshold of the gates is restored afterwards.
+
+    Thresholds in a row that leave the same network are one point.
+    """
+    before, points, last = gated.threshold, list[SweepPoint](), None
     try:
         with warnings.catch_warnings():  # the widths show which groups are empty
             warnings.simplefilter("ignore", EmptyGroupWarning)
-            return with_pareto([_point(trained, gated, tau) for tau in thresholds])
+            for tau in thresholds:
+                gated.threshold = tau
+                z = gated.deterministic()
+                if last is not None and torch.equal(z, last):
+                    points[-1] = replace(points[-1], upto=tau)
+                else:
+                    points.append(_point(trained, gated, tau))
+                last = z
+            return with_pareto(points)
     finally:
         gated.threshold = before
 
 
 def _point(trained: Trained, gated: Gated, tau: float) -> SweepPoint:
-    gated.threshold = tau
     small = trained.compact()
     test = (trained.data.test_images, trained.data.test_labels, trained.preprocess)
     is_open = gated.per_group(gated.deterministic() != 0)
     return SweepPoint(
         threshold=tau,
+        upto=tau,
         widths=tuple(int(part.sum()) for part in is_open.values()),
         parameters=parameter_count(small),
         macs=count_flops(small, trained.preprocess(trained.data.test_images[:1])) // 2,
