@@ -66,8 +66,9 @@ def replacing(path: Path) -> Iterator[Path]:
         _flush(temporary)
         temporary.replace(path)
         _flush_folder(path.parent)
-    except BaseException:
+    except BaseException as error:
         temporary.unlink(missing_ok=True)
+        _name(error, path)
         raise
 
 
@@ -199,8 +200,9 @@ def replacing_folder(folder: Path) -> Iterator[Path]:
         _flush_folder(new)
         _exchange(new, folder)
         _flush_folder(folder.parent)
-    except BaseException:
+    except BaseException as error:
         shutil.rmtree(new, ignore_errors=True)
+        _name(error, folder)
         raise
 
 
@@ -214,6 +216,14 @@ def remove_leftovers(folder: Path) -> None:
 def _beside(path: Path) -> Path:
     """A new name in the same folder. It keeps the suffix, which some writers check."""
     return path.with_name(f"{TEMPORARY}{uuid.uuid4().hex}-{path.name}")
+
+
+def _name(error: BaseException, path: Path) -> None:
+    """Let an error name what the user asked for, not the temporary file."""
+    if not isinstance(error, OSError) or error.errno is None:
+        return
+    if error.filename is None or TEMPORARY in str(error.filename):
+        error.filename, error.filename2 = str(path), None
 
 
 def _exchange(new: Path, folder: Path) -> None:

@@ -501,10 +501,12 @@ def test_frozen_weights_are_not_offered_to_an_optimizer() -> None:
 # Bad input
 
 
-@pytest.mark.parametrize("value", [torch.ones(3), torch.ones(2, 2), 1.0, None])
+@pytest.mark.parametrize("value", [torch.ones(3), torch.ones(2, 2), 1.0, None, torch.tensor(1j)])
 def test_a_loss_that_is_no_scalar_is_refused(value: Any) -> None:
     gated = sparsify(MLP((4, 3, 2)), lam=0.1)
-    with pytest.raises(ValueError, match=r"must return a scalar tensor, got .*; reduce it, e\.g\."):
+    with pytest.raises(
+        ValueError, match=r"must return a real scalar tensor, got .*; reduce it, e\.g\."
+    ):
         gated.loss(lambda: value)
 
 

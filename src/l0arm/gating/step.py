@@ -110,10 +110,12 @@ class Objective:
     def _evaluate(self) -> Tensor:
         calls = self._gated.engine.calls
         value = self._closure()
-        if not isinstance(value, Tensor) or value.numel() != 1:
-            got = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+        if not isinstance(value, Tensor) or value.numel() != 1 or value.is_complex():
+            got = type(value).__name__
+            if isinstance(value, Tensor):
+                got = f"{tuple(value.shape)} of {value.dtype}"
             raise ValueError(
-                f"the closure of loss() must return a scalar tensor, got {got}; "
+                f"the closure of loss() must return a real scalar tensor, got {got}; "
                 "reduce it, e.g. F.cross_entropy(gated(x), y) with its default mean"
             )
         if self._gated.engine.calls == calls:

@@ -22,6 +22,25 @@ class OutputLost(Exception):
     """The standard output cannot be written. A run is saved and ends (exit code 1)."""
 
 
+def shown(value: object, limit: int = 60) -> str:
+    """A value in an error message, cut to a few words.
+
+    >>> shown("mlp"), shown("9" * 5000, 8), shown(1 << 99999)
+    ("'mlp'", "'9999999...", 'a number of 30,103 digits')
+    """
+    try:
+        text = repr(value)
+    except ValueError:  # of a number that is too long to be printed
+        assert isinstance(value, int)
+        return f"a number of {int((value.bit_length() - 1) * 0.30103) + 1:,} digits"
+    return shortened(text, limit)
+
+
+def shortened(text: str, limit: int = 60) -> str:
+    """A text that the user typed, cut to a few words."""
+    return text if len(text) <= limit else f"{text[:limit]}..."
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """A hint for an unknown name: the closest known names, or all of them.
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import math
+import os
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -103,7 +105,14 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
         name: tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
         for name, tensor in tensors.items()
     }
-    safetensors.torch.save_file(plain, path, metadata={"format": "pt"})  # as hubs expect
+    try:
+        safetensors.torch.save_file(plain, path, metadata={"format": "pt"})  # as hubs expect
+    except safetensors.SafetensorError as error:  # of a full disk
+        found = re.search(r"os error (\d+)", str(error))
+        if found is None:
+            raise
+        number = int(found[1])
+        raise OSError(number, os.strerror(number), str(path)) from None
 
 
 def read_tensors(path: Path) -> Iterator[tuple[str, Tensor]]:

@@ -12,6 +12,7 @@ from l0arm.files import write_json, write_text
 from l0arm.lab.bench.deployed import deployed_text, forms_of, measure
 from l0arm.lab.bench.run import SECTIONS, run
 from l0arm.lab.cli.console import say, say_json
+from l0arm.lab.cli.limits import MOST_THREADS, check_size
 from l0arm.lab.cli.options import (
     DataDir,
     Force,
@@ -39,7 +40,8 @@ def bench(
         typer.Option(help="Only lenet5, mlp, wrn, inference or plot. Repeatable."),
     ] = None,
     threads: Annotated[
-        list[int] | None, typer.Option(min=1, help="Repeatable. Default: 1 and 2.")
+        list[int] | None,
+        typer.Option(min=1, max=MOST_THREADS, help="Repeatable. Default: 1 and 2."),
     ] = None,
     batch: Annotated[
         list[int] | None,
@@ -86,8 +88,9 @@ def bench(
     use_outside(method)
     found = deployment(path, data_dir, model, size, quiet=as_json)
     with tempfile.TemporaryDirectory() as folder:
-        forms = forms_of(found, Path(folder))
         batches, counts = batch or [1, 16, 256], threads or [1, 2]
+        check_size("--batch", max(batches), [max(batches), *found.example.shape[1:]])
+        forms = forms_of(found, Path(folder))
         result = measure(forms, found.example, batches=batches, threads=counts, quick=quick)
     stem.mkdir(parents=True, exist_ok=True)
     write_text(files[0], deployed_text(result))

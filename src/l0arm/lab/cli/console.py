@@ -9,6 +9,7 @@ from dataclasses import asdict
 from types import TracebackType
 from typing import Any
 
+import torch
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -26,7 +27,10 @@ REFUSALS = (UserError, DataError, SavedError, ExportError, NoBackend, FileExists
 
 
 def exit_line(error: Exception) -> tuple[str, int] | None:
-    """The line to print and the exit code for an error; None if it is a bug."""
+    """The line to print and the exit code for an error; None if it is a bug.
+
+    Control characters are replaced: a name from a file must not control the terminal.
+    """
     if isinstance(error, REFUSALS) or (isinstance(error, ImportError) and "l0arm[" in str(error)):
         message, code = f"error: {error}", 2
     elif isinstance(error, OSError):
@@ -34,11 +38,24 @@ def exit_line(error: Exception) -> tuple[str, int] | None:
         message, code = f"error: {error.strerror or error}{where}", 2
     elif isinstance(error, RunFailed | ProcessLost | OutputLost):
         message, code = f"failed: {error}", 1
+    elif isinstance(error, MemoryError) or _out_of_memory(error):
+        why = str(error).partition("\n")[0][:200]
+        message = f"failed: not enough memory; use a smaller network, batch or input ({why})"
+        code = 1
     elif isinstance(error, Interrupted):
         message, code = f"interrupted: {error}", 130
     else:
         return None
-    return " ".join(message.split()), code
+    line = " ".join(message.split())
+    return "".join(c if c.isprintable() else "?" for c in line), code
+
+
+def _out_of_memory(error: Exception) -> bool:
+    """Torch has an error of its own on a GPU and a plain RuntimeError on a CPU."""
+    text = "can't allocate memory"
+    return isinstance(error, RuntimeError) and (
+        isinstance(error, torch.OutOfMemoryError) or text in str(error)
+    )
 
 
 def say(text: str, *, quiet: bool = False) -> None:

@@ -11,11 +11,12 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
+from l0arm.lab.cli.limits import check_size, whole_numbers
 from l0arm.lab.cli.outside import made_by
 from l0arm.lab.data import Dataset, load_dataset
-from l0arm.lab.errors import UserError
+from l0arm.lab.errors import UserError, shortened
 from l0arm.lab.runs.folder import RunFolder
-from l0arm.lab.runs.trained import Deployment, deployment_of_run, deployment_of_saved
+from l0arm.lab.runs.trained import EXAMPLES, Deployment, deployment_of_run, deployment_of_saved
 
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run.")]
 RunsRoot = Annotated[Path, typer.Option("--runs", help="Folder of all runs: RUNS/RECIPE/seed-N.")]
@@ -78,12 +79,10 @@ def deployment(
 
 
 def _size(text: str) -> list[int]:
-    try:
-        size = [int(part) for part in text.split(",")]
-    except ValueError:
-        size = []
-    if not size or min(size) < 1:
-        raise UserError(f"--input {text}: write the size of one input as 3,32,32")
+    size = whole_numbers(text)
+    if not size:
+        raise UserError(f"--input {shortened(text)}: write the size of one input as 3,32,32")
+    check_size("--input", text, [EXAMPLES, *size])
     return size
 
 

@@ -12,9 +12,10 @@ import typer
 from torch import Tensor
 
 from l0arm.lab.cli.console import say, say_json
+from l0arm.lab.cli.limits import check_size, whole_numbers
 from l0arm.lab.cli.options import Json
 from l0arm.lab.cli.outside import made_by
-from l0arm.lab.errors import UserError, nearest
+from l0arm.lab.errors import UserError, nearest, shown
 from l0arm.planning import PlanError
 from l0arm.planning import plan as plan_of
 
@@ -86,10 +87,11 @@ def _inputs(
 
 
 def _shape(text: str) -> tuple[int, ...]:
-    sizes = text.replace("x", ",").split(",")
-    if not all(size.strip().isdecimal() and int(size) > 0 for size in sizes):
-        raise UserError(f"expected a shape such as 1,3,224,224, got '{text}'")
-    return tuple(int(size) for size in sizes)
+    sizes = whole_numbers(text.replace("x", ","))
+    if not sizes:
+        raise UserError(f"--input: expected a shape such as 1,3,224,224, got {shown(text)}")
+    check_size("--input", text, sizes)
+    return tuple(sizes)
 
 
 def _tensor(shape: tuple[int, ...], name: str) -> Tensor:

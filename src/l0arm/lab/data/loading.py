@@ -54,7 +54,7 @@ def load_dataset(
     if name == "mnist-mini":
         return _mini()
     if name.startswith("folder:"):
-        return load_folder(name, Path(name.removeprefix("folder:")).expanduser(), progress)
+        return load_folder(name, _home_expanded(name.removeprefix("folder:")), progress)
     if name not in catalogue:
         raise DataError(f"there is no data set {name!r}; choose one of {', '.join(DATASETS)}")
     cache = Path(cache or default_cache())
@@ -82,6 +82,13 @@ def _from_caller(data_dir: Path, read: Callable[[Path], Dataset]) -> Dataset:
         return read(data_dir)
     except OSError as error:  # a folder that may not be listed, a disk that fails
         raise DataError(f"data_dir {data_dir}: {error}; check its permissions") from error
+
+
+def _home_expanded(text: str) -> Path:
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:
+        raise DataError(f"{text}: there is no such user or home folder; write the path") from None
 
 
 def _mini() -> Dataset:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import tomllib
 from collections.abc import Iterable
@@ -9,15 +10,29 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from l0arm.lab.errors import UserError, nearest
+from l0arm.lab.errors import UserError, nearest, shown
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, lt=1)]
-Count = Annotated[int, Field(ge=1)]
+Count = Annotated[int, Field(ge=1, lt=2**31)]
+CountOrNone = Annotated[int, Field(ge=0, lt=2**31)]
 Seed = Annotated[int, Field(ge=0, lt=2**31)]
+LARGEST_RECIPE = 2**20  # bytes of a TOML file
+
+
+def _plain(name: str) -> str:
+    """Refuse what would be a path, here or on another system."""
+    if name.startswith(".") or not name.isprintable() or set(name) & set("/\\:"):
+        raise ValueError(
+            "it names the folder of a run; write a plain name, without / \\ : and no dot in front"
+        )
+    return name
+
+
+FolderName = Annotated[str, AfterValidator(_plain)]
 
 
 class Part(BaseModel):
@@ -49,9 +64,9 @@ class DataSpec(Part):
 
     name: str
     augment: bool = False  # random crops and flips
-    shift: Annotated[int, Field(ge=0)] = 0  # random shift of training images, in pixels
-    held_out: Annotated[int, Field(ge=0)] = 0
-    limit: Annotated[int, Field(ge=0)] = 0  # number of training images, 0: all
+    shift: CountOrNone = 0  # random shift of training images, in pixels
+    held_out: CountOrNone = 0
+    limit: CountOrNone = 0  # number of training images, 0: all
 
     @model_validator(mode="after")
     def _images_move_in_one_way(self) -> DataSpec:
@@ -97,13 +112,16 @@ class ScheduleSpec(Part):
     """Learning rates are multiplied by ``factor`` at every ``every`` epochs and at milestones."""
 
     factor: Positive = 0.5
-    every: Annotated[int, Field(ge=0)] = 0
+    every: CountOrNone = 0
     milestones: list[Count] = []
 
     def at(self, epoch: int) -> float:
         """The factor of the initial learning rates in an epoch (counted from 0)."""
         passed = sum(epoch >= milestone for milestone in self.milestones)
-        return self.factor ** (passed + (epoch // self.every if self.every else 0))
+        try:
+            return self.factor ** (passed + (epoch // self.every if self.every else 0))
+        except OverflowError:
+            return math.inf  # the loss diverges, which the run reports
 
 
 class TrainingSpec(Part):
@@ -115,7 +133,7 @@ class TrainingSpec(Part):
     init_seed: Seed | None = None  # of the initial weights and gates. None: same as seed
     device: Literal["cpu", "cuda"] = "cpu"
     precision: Literal["float32", "bf16", "fp16"] = "float32"  # of the forward pass (autocast)
-    threads: Count = 1  # results depend on it in their last bits
+    threads: Annotated[int, Field(ge=1, le=1024)] = 1  # results depend on it in their last bits
     execution: Literal["sliced", "masked"] = "sliced"
     draws: Literal["own", "shared"] = "own"  # of several processes: one u each, or the same
 
@@ -123,7 +141,7 @@ class TrainingSpec(Part):
 class TeacherSpec(Part):
     """Teachers for distillation: finished runs of a recipe, starting at the run's own seed."""
 
-    recipe: str
+    recipe: FolderName
     runs: Count = 1  # number of teachers, whose logits are averaged
     temperature: Positive = 4.0
     weight: Annotated[float, Field(gt=0, le=1)] = 0.9  # of the teacher. The rest is for labels.
@@ -142,9 +160,9 @@ class PaperRow(Part):
 class Recipe(Part):
     """All settings of one run."""
 
-    name: str = ""
+    name: FolderName = ""
     title: str = ""
-    control: str | None = None  # the recipe of the same run with lam = 0
+    control: FolderName | None = None  # the recipe of the same run with lam = 0
     model: ModelSpec
     data: DataSpec
     method: MethodSpec
@@ -189,8 +207,8 @@ def load_recipe(name_or_path: str, overrides: Iterable[str] = ()) -> Recipe:
     """
     text, name = _read(name_or_path)
     try:
-        settings = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+        settings = _parsed(text)
+    except ValueError as error:
         raise UserError(f"recipe '{name}' is not valid TOML: {error}") from None
     settings.setdefault("name", name)
     for override in overrides:
@@ -210,7 +228,11 @@ def _read(name_or_path: str) -> tuple[str, str]:
     path = Path(name_or_path)
     if path.suffix == ".toml":
         try:
-            return path.read_text(encoding="utf-8"), path.stem
+            with path.open("rb") as file:
+                data = file.read(LARGEST_RECIPE + 1)
+            if len(data) > LARGEST_RECIPE:
+                raise UserError(f"cannot read the recipe {path}: it has more than 1 MB")
+            return data.decode(), path.stem
         except OSError as error:
             raise UserError(f"cannot read the recipe {path}: {error.strerror}") from None
         except UnicodeDecodeError:
@@ -222,6 +244,14 @@ def _read(name_or_path: str) -> tuple[str, str]:
     return resource.read_text(encoding="utf-8"), name_or_path
 
 
+def _parsed(text: str) -> dict[str, Any]:
+    """TOML as plain values. Raises ValueError, also where the parser gives up."""
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        raise ValueError("lists and tables are nested too deep") from None
+
+
 def _apply(settings: dict[str, Any], override: str) -> None:
     """Set one field from ``table.field=value``. A value that is not TOML is taken as text.
 
@@ -231,9 +261,11 @@ def _apply(settings: dict[str, Any], override: str) -> None:
     if not equals or not key:
         raise UserError(f"'{override}' sets nothing; write table.field=value, as training.epochs=3")
     try:
-        parsed = tomllib.loads(f"value = {value}")["value"]
+        parsed = _parsed(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:
         parsed = value
+    except ValueError as error:
+        raise UserError(f"{shown(override)} sets nothing: {error}") from None
     *tables, field = key.strip().split(".")
     for name in (*tables, field):
         if not re.fullmatch(r"[\w-]+", name):
@@ -257,7 +289,7 @@ def _sentence(error: ValidationError, where: str) -> str:
     path = [part for part in parts if part.isidentifier() or part.isdigit()]
     if first["type"] == "missing":
         return f"{where} lacks '{'.'.join(path)}'; add it"
-    given = "" if isinstance(first["input"], dict) else f"; got {first['input']!r}"
+    given = "" if isinstance(first["input"], dict) else f"; got {shown(first['input'])}"
     message = first["msg"].removeprefix("Value error, ")
     place = f"'{'.'.join(path)}': " if path else ""
     return f"{where}: {place}{message[0].lower()}{message[1:]}{given}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import json
 import os
 import platform
 import sys
@@ -19,7 +18,7 @@ import numpy
 import torch
 
 import l0arm
-from l0arm.files import remove_leftovers, write_bytes, write_json
+from l0arm.files import read_json, remove_leftovers, write_bytes, write_json
 from l0arm.lab.data import Dataset
 from l0arm.lab.errors import UserError
 from l0arm.lab.recipes.recipe import Recipe, parse_recipe
@@ -93,7 +92,7 @@ class RunFolder:
 
     def _json(self, path: Path) -> Any:
         try:
-            return json.loads(path.read_text(encoding="utf-8"))
+            return read_json(path)
         except (FileNotFoundError, NotADirectoryError):
             raise UserError(f"no {path.name} in {self.path}: is it the folder of a run?") from None
         except ValueError as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from l0arm.files import read_json
 from l0arm.lab.errors import UserError
 from l0arm.lab.recipes.recipe import Recipe
 from l0arm.lab.runs import records
@@ -92,7 +92,7 @@ def _outcome(path: Path, seed: int, recipe: Recipe) -> Outcome:
 def _settings(folder: RunFolder) -> dict[str, Any]:
     """The recipe as plain values, since a run may be older than some fields of a recipe."""
     try:
-        settings: dict[str, Any] = json.loads(folder.recipe_file.read_text(encoding="utf-8"))
+        settings: dict[str, Any] = read_json(folder.recipe_file)
         _ = settings["training"]["seed"], settings["training"]["epochs"]
     except (ValueError, KeyError, TypeError) as error:
         raise UserError(f"{folder.recipe_file} is damaged ({error!r}); remove the run") from None
