@@ -1,13 +1,20 @@
 """Checkpoints are read back bit for bit, or skipped if they are damaged."""
 
+import hashlib
+import json
+import random
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save
+from torch import Tensor
 
+from l0arm.files import write_json
 from l0arm.lab.errors import UserError
-from l0arm.lab.runs.checkpoint import newest_checkpoint, save_checkpoint
+from l0arm.lab.runs import checkpoint
+from l0arm.lab.runs.checkpoint import SCHEMA, newest_checkpoint, save_checkpoint
 
 
 def state(number: int) -> dict[str, Any]:
@@ -109,12 +116,138 @@ def test_a_failed_write_leaves_the_old_ones_alone(
     assert sorted(p.name for p in tmp_path.iterdir()) == before
 
 
+def written(folder: Path, number: int, tree: Any, tensors: bytes, schema: Any = SCHEMA) -> None:
+    """Write a checkpoint with a right digest, whatever is in it."""
+    digest = checkpoint._digest(schema, tree, tensors)
+    (folder / f"{number:08d}.safetensors").write_bytes(tensors)
+    write_json(folder / f"{number:08d}.json", {"schema": schema, "digest": digest, "state": tree})
+
+
 def test_a_newer_schema_is_refused(tmp_path: Path) -> None:
     save_checkpoint(tmp_path, 1, state(1))
-    tree = tmp_path / "00000001.json"
-    tree.write_text(tree.read_text().replace('"schema": 1', '"schema": 99'))
+    written(tmp_path, 2, {"dict": []}, save({}), schema=99)
     with pytest.raises(UserError, match="newer version of l0arm"):
         newest_checkpoint(tmp_path)
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two states are equal in every bit and every type."""
+    if isinstance(one, Tensor) and isinstance(other, Tensor):
+        return one.dtype == other.dtype and torch.equal(one, other)
+    if isinstance(one, dict) and isinstance(other, dict):
+        return list(one) == list(other) and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(same, one, other))
+    return type(one) is type(other) and one == other
+
+
+@pytest.mark.parametrize(("suffix", "flips"), [("json", 200), ("safetensors", 50)])
+def test_a_flipped_bit_is_found_or_has_no_effect(tmp_path: Path, suffix: str, flips: int) -> None:
+    save_checkpoint(tmp_path, 1, state(1))
+    before, _ = newest_checkpoint(tmp_path)
+    save_checkpoint(tmp_path, 2, state(2))
+    after, _ = newest_checkpoint(tmp_path)
+    path, chance, found = tmp_path / f"00000002.{suffix}", random.Random(0), 0
+    whole = path.read_bytes()
+    for _ in range(flips):
+        flipped = bytearray(whole)
+        flipped[chance.randrange(len(whole))] ^= 1 << chance.randrange(8)
+        path.write_bytes(flipped)
+        restored, damaged = newest_checkpoint(tmp_path)
+        assert same(restored, before if damaged else after)
+        assert all("00000002" in line and "\n" not in line for line in damaged)
+        found += len(damaged)
+    assert found > flips / 2  # the others are in the white space of the JSON
+
+
+@pytest.mark.parametrize(
+    ("tree", "tensors", "reason"),
+    [
+        (None, save({}), "not a dict"),
+        ([], save({}), "not a dict"),
+        ({}, save({}), "malformed at {}"),
+        ({"tensor": "x"}, save({}), "malformed"),
+        ({"tensor": ["x"]}, save({}), "malformed"),
+        ({"tensor": "x"}, save({"x": torch.zeros(1)}), "not a dict"),
+        ({"dict": 5}, save({}), "malformed"),
+        ({"dict": [5]}, save({}), "malformed at 5"),
+        ({"dict": [["a"]]}, save({}), "malformed"),
+        ({"dict": [[["a"], 1]]}, save({}), "malformed"),
+        ({"dict": [["a", {"b": 1}]]}, save({}), "malformed"),
+        ({"dict": []}, b"", "tensors cannot be read"),
+        ({"dict": []}, b"\xff" * 100, "tensors cannot be read"),
+        ({"dict": []}, b"\x02" + bytes(7) + b"[]", "tensors cannot be read"),
+    ],
+)
+def test_malformed_with_a_right_digest(
+    tmp_path: Path, tree: Any, tensors: bytes, reason: str
+) -> None:
+    save_checkpoint(tmp_path, 1, state(1))
+    written(tmp_path, 2, tree, tensors)
+    after, (message,) = newest_checkpoint(tmp_path)
+    assert after is not None
+    assert after["step"] == 1
+    assert reason in message
+    assert "\n" not in message
+
+
+def test_nested_too_deeply(tmp_path: Path) -> None:
+    save_checkpoint(tmp_path, 1, state(1))
+    save_checkpoint(tmp_path, 2, state(2))
+    (tmp_path / "00000002.json").write_text("[" * 100_000)
+    after, (message,) = newest_checkpoint(tmp_path)
+    assert after is not None
+    assert "nested more than 64 deep" in message
+
+
+def test_a_state_that_cannot_be_used_is_skipped(tmp_path: Path) -> None:
+    save_checkpoint(tmp_path, 1, state(1))
+    save_checkpoint(tmp_path, 2, state(2))
+
+    def use(state: dict[str, Any]) -> None:
+        if state["step"] == 2:
+            raise ValueError("not this one")
+
+    after, damaged = newest_checkpoint(tmp_path, use)
+    assert after is not None
+    assert after["step"] == 1
+    assert damaged == [f"{tmp_path / '00000002.json'}: not this one"]
+
+
+def test_checkpoints_that_were_passed_over_are_deleted_by_the_next_save(tmp_path: Path) -> None:
+    for number in (1, 8, 9):
+        save_checkpoint(tmp_path, number, state(number))
+    save_checkpoint(tmp_path, 8, state(8))
+    save_checkpoint(tmp_path, 5, state(5))
+    assert [p.name for p in tmp_path.glob("*.json")] == ["00000005.json"]
+
+
+def test_a_folder_that_was_moved_away_is_not_created_again(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        save_checkpoint(tmp_path / "checkpoints", 1, state(1))
+    assert not list(tmp_path.iterdir())
+
+
+def former(folder: Path, number: int, state: dict[str, Any]) -> Path:
+    """Write a checkpoint of schema 1, whose digest is that of the tensors."""
+    save_checkpoint(folder, number, state)
+    path = folder / f"{number:08d}.json"
+    record = json.loads(path.read_text())
+    digest = hashlib.sha256(path.with_suffix(".safetensors").read_bytes()).hexdigest()
+    write_json(path, {"schema": 1, "sha256": digest, "state": record["state"]})
+    return path
+
+
+def test_checkpoints_of_the_former_schema_are_read(tmp_path: Path) -> None:
+    former(tmp_path, 1, state(1))
+    after, damaged = newest_checkpoint(tmp_path)
+    assert after is not None
+    assert (after["step"], damaged) == (1, [])
+    path = former(tmp_path, 2, state(2))
+    path.write_text(path.read_text().replace('"schema": 1', '"schema": 3'))
+    after, damaged = newest_checkpoint(tmp_path)
+    assert after is not None
+    assert (after["step"], len(damaged)) == (1, 1)
 
 
 def test_a_value_that_is_not_plain_is_refused(tmp_path: Path) -> None:

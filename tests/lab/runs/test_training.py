@@ -85,7 +85,7 @@ def test_a_damaged_checkpoint_is_reported_and_the_one_before_it_used(
     train(folder, quick(), digits, resume=True, callback=Listener())
     assert bits(folder) == bits(finished())
     assert messages[0] == "2"  # every step was saved, and the one before the newest is used
-    assert "not those that were written" in messages[1]
+    assert "does not match its digest" in messages[1]
 
 
 def test_a_finished_run_is_not_run_again(quick: Quick, finished: Finished, digits: Dataset) -> None:
@@ -153,7 +153,7 @@ def test_the_checkpoint_of_another_version_is_refused(quick: Quick, digits: Data
     session = new_session(quick("mlp-dense"), digits)
     state = session.state()
     del state["stage"]
-    with pytest.raises(UserError, match="another version of l0arm: it lacks stage; start in"):
+    with pytest.raises(ValueError, match="another version of l0arm: it lacks stage"):
         session.restore(state)
 
 
@@ -162,8 +162,9 @@ def test_the_checkpoint_of_another_network_is_refused(
 ) -> None:
     with pytest.raises(Cut):
         train(folder, quick("lenet5-dense"), digits, callback=CutAfter(1))
-    shutil.copytree(finished("mlp-dense").checkpoints, folder.checkpoints)
-    with pytest.raises(UserError, match="the checkpoint is of another network"):
+    shutil.copytree(finished("mlp-dense").checkpoints, folder.checkpoints, dirs_exist_ok=True)
+    shutil.copy(finished("mlp-dense").records, folder.records)
+    with pytest.raises(UserError, match=r"the checkpoint is of another network.*start in a new"):
         train(folder, quick("lenet5-dense"), digits, resume=True)
 
 

@@ -135,7 +135,8 @@ class Bars(Watcher):
 
     def on_resume(self, epoch: int, damaged: list[str]) -> None:
         for message in damaged:
-            self.console.print(f"passed over a damaged checkpoint: {message}", markup=False)
+            line = f"passed over a checkpoint: {message}"
+            self.console.print(line, markup=False, highlight=False, soft_wrap=True)
         self.console.print(f"resumed after epoch {epoch}", highlight=False)
         self.progress.update(self.run, completed=epoch)
         check_output()

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
+from torch import Tensor
 
 from l0arm.lab.cli.console import say
 from l0arm.lab.plots.report import page, write_page
@@ -85,10 +86,10 @@ def _filters(folder: RunFolder, recipe: Recipe) -> Filters | None:
     state, _ = newest_checkpoint(folder.checkpoints) if folder.checkpoints.exists() else (None, [])
     if state is None or "conv1" not in gates or recipe.model.name != "lenet5":
         return None
-    weight: Any = state["trainee"].get("model.conv1.weight")
-    if weight is None:
+    trainee, pi = state.get("trainee"), gates["conv1"]
+    weight = trainee.get("model.conv1.weight") if isinstance(trainee, dict) else None
+    if not isinstance(weight, Tensor) or weight.dim() != 4 or len(weight) != len(pi):
         return None
-    pi = gates["conv1"]
     return Filters(weight.numpy(), pi, tau=_threshold(folder, "conv1", pi))
 
 

@@ -20,7 +20,7 @@ import torch
 import l0arm
 from l0arm.files import read_json, remove_leftovers, write_bytes, write_json
 from l0arm.lab.data import Dataset
-from l0arm.lab.errors import UserError
+from l0arm.lab.errors import RunFailed, UserError
 from l0arm.lab.recipes.recipe import Recipe, parse_recipe
 
 # Exclusive locks of open files. A second process gets an OSError at once. The operating system
@@ -46,6 +46,29 @@ else:
 
     def _unlock(file: FileIO) -> None:
         fcntl.flock(file, fcntl.LOCK_UN)
+
+
+@dataclass(frozen=True)
+class FolderLock:
+    """The lock of a run's folder while a process holds it."""
+
+    path: Path
+    file: FileIO
+
+    def check(self) -> None:
+        """Fail if the folder is no longer the one that was locked.
+
+        The open file keeps its inode, so that no other file can have the same one.
+        """
+        try:
+            same = os.path.samestat(self.path.stat(), os.fstat(self.file.fileno()))
+        except OSError:
+            same = False
+        if not same:
+            raise RunFailed(
+                f"{self.path.parent} was moved, deleted or replaced during the run, and nothing "
+                "more is written; put the folder back and go on with --resume"
+            )
 
 
 @dataclass(frozen=True)
@@ -99,10 +122,11 @@ class RunFolder:
             raise UserError(f"{path} is damaged ({error}); start the run in a new folder") from None
 
     @contextmanager
-    def locked(self) -> Iterator[None]:
+    def locked(self) -> Iterator[FolderLock]:
         """Keep other processes out of the run. The lock is released when the process ends."""
         self.path.mkdir(parents=True, exist_ok=True)
-        with (self.path / "lock").open("ab+", buffering=0) as file:
+        path = self.path / "lock"
+        with path.open("ab+", buffering=0) as file:
             try:
                 _lock(file)
             except OSError:
@@ -115,7 +139,7 @@ class RunFolder:
             try:
                 file.truncate(0)
                 file.write(str(os.getpid()).encode())
-                yield
+                yield FolderLock(path, file)
             finally:
                 _unlock(file)
 
@@ -158,6 +182,7 @@ class RunFolder:
         if not self.environment_file.exists():
             facts = environment(recipe, processes) | ({"images": images} if images else {})
             write_json(self.environment_file, facts)
+        self.checkpoints.mkdir(exist_ok=True)  # only here, see save_checkpoint
 
 
 def first_difference(one: Recipe, other: Recipe) -> str:

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from l0arm.files import write_bytes
+from l0arm.files import parse_json, write_bytes
 from l0arm.lab.errors import UserError
 
 
@@ -70,11 +70,35 @@ def append(path: Path, record: EpochRecord) -> None:
 
 
 def keep_until(path: Path, epoch: int) -> None:
-    """Drop the lines of later epochs and a torn last line, before a run resumes."""
-    if not path.exists():
-        return
-    kept = [line for line in path.read_bytes().splitlines() if _epoch(line) <= epoch]
-    write_bytes(path, b"".join(line + b"\n" for line in kept))
+    """Reduce the file to the lines that ``lines_until`` returns, before a run resumes."""
+    kept = b"".join(line + b"\n" for line in lines_until(path, epoch))
+    if path.exists() and path.read_bytes() != kept:
+        write_bytes(path, kept)
+
+
+def lines_until(path: Path, epoch: int) -> list[bytes]:
+    """The records of the epochs 1 to ``epoch``, in this order.
+
+    Records of later epochs, torn lines and copies of a line are left out.
+
+    Raises:
+        ValueError: A record is missing, or there are two of one epoch. The message names the line.
+    """
+    found: dict[int, bytes] = {}
+    torn: list[int] = []
+    for number, line in enumerate(path.read_bytes().splitlines() if path.exists() else [], 1):
+        try:
+            own = _record(parse_json(line)).epoch
+        except (KeyError, TypeError, ValueError):
+            torn.append(number)
+            continue
+        if own <= epoch and found.setdefault(own, line) != line:
+            raise ValueError(f"{path}, line {number}: there is another record of epoch {own}")
+    missing = [n for n in range(1, epoch + 1) if n not in found]
+    if missing:
+        unread = f" (line {torn[0]} cannot be read)" if torn else ""
+        raise ValueError(f"{path}, line {missing[0]}: no record of epoch {missing[0]}{unread}")
+    return [found[n] for n in range(1, epoch + 1)]
 
 
 def read(path: Path) -> list[EpochRecord]:
@@ -89,7 +113,7 @@ def read(path: Path) -> list[EpochRecord]:
     try:
         raw = path.read_bytes() if path.exists() else gzip.decompress(packed.read_bytes())
         lines = [line for line in raw.splitlines() if _epoch(line) < float("inf")]
-        return [_record(json.loads(line)) for line in lines]
+        return [_record(parse_json(line)) for line in lines]
     except (EOFError, gzip.BadGzipFile, zlib.error, KeyError, TypeError, ValueError) as error:
         raise UserError(f"the records in {path.parent} are damaged: {error}") from None
 
@@ -97,7 +121,7 @@ def read(path: Path) -> list[EpochRecord]:
 def _epoch(line: bytes) -> float:
     """The epoch of a line, or infinity if the line is torn."""
     try:
-        return int(json.loads(line)["epoch"])
+        return int(parse_json(line)["epoch"])
     except (ValueError, KeyError, TypeError):
         return float("inf")
 
@@ -113,4 +137,10 @@ def _record(values: dict[str, Any]) -> EpochRecord:
         (int(step), float(training), float(inference))
         for step, training, inference in values.get("by_step", ())
     )
-    return EpochRecord(**values)
+    record = EpochRecord(**values)
+    for name in ("epoch", "steps", *SCALARS):
+        value = getattr(record, name)
+        kind = int if name in ("epoch", "steps") else int | float
+        if not isinstance(value, kind) or isinstance(value, bool):
+            raise TypeError(f"{name} is {str(value)[:40]}")
+    return record

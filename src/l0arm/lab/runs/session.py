@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,10 +17,12 @@ from l0arm.distributed import Team
 from l0arm.lab.data import Dataset
 from l0arm.lab.errors import Interrupted, RunFailed, UserError
 from l0arm.lab.recipes.recipe import Recipe
+from l0arm.lab.runs import records
 from l0arm.lab.runs.building import Trainee, build_optimizer, build_trainee
 from l0arm.lab.runs.checkpoint import newest_checkpoint, save_checkpoint
 from l0arm.lab.runs.device import random_state, scaler_of, set_random_state
-from l0arm.lab.runs.folder import RunFolder
+from l0arm.lab.runs.folder import FolderLock, RunFolder
+from l0arm.lab.runs.restoring import check_kinds, check_optimizer, check_progress
 from l0arm.lab.runs.stopping import Stop
 
 ALONE = Team()
@@ -72,27 +75,30 @@ class Session:
         }
 
     def restore(self, state: dict[str, Any], rank: int = 0) -> None:
-        """Load a state, or refuse the state of another network."""
-        own = self.state()
-        missing = own.keys() - state.keys()
-        if missing:
-            raise UserError(
-                f"the checkpoint was written by another version of l0arm: it lacks "
-                f"{', '.join(sorted(missing))}; start in a new folder"
-            )
+        """Load a state, or leave everything as it was.
+
+        Raises:
+            ValueError: The state is malformed, or that of another network.
+        """
+        own = copy.deepcopy(self.state())
+        check_kinds(state, own)
         # Checkpoints of former versions lack the gates' settings. They are those of the recipe.
         settings = {key: own["trainee"][key] for key in own["trainee"] if key == "_extra_state"}
         try:
             self.trainee.load_state_dict(settings | state["trainee"])
             self.optimizer.load_state_dict(state["optimizer"])
+            check_optimizer(self.optimizer, state["optimizer"], own["optimizer"])
             self.scaler.load_state_dict(state.get("scaler", {}))
-        except (RuntimeError, ValueError) as error:
-            first = str(error).strip().splitlines()[-1].strip()
-            raise UserError(f"the checkpoint is of another network: {first}") from None
-        set_random_state(random_rows(state)[rank], self.device)
+            set_random_state(random_rows(state)[rank], self.device)
+        except Exception as error:  # torch raises errors of any kind for malformed states
+            self.trainee.load_state_dict(own["trainee"])
+            self.optimizer.load_state_dict(own["optimizer"])
+            reason = (str(error).strip() or repr(error)).splitlines()[-1].strip()
+            raise ValueError(f"the checkpoint is of another network: {reason}") from None
         self.epoch, self.step, self.steps = state["epoch"], state["step"], state["steps"]
         self.stage = state["stage"]
-        self.tally = Tally(**state["tally"])
+        known = asdict(self.tally).keys()
+        self.tally = Tally(**{key: state["tally"][key] for key in known})
 
 
 def random_rows(state: dict[str, Any]) -> Tensor:
@@ -116,11 +122,10 @@ def new_session(recipe: Recipe, data: Dataset) -> Session:
 def restored_session(folder: RunFolder, data: Dataset) -> Session:
     """The newest intact checkpoint of a run, for data prepared as its recipe says."""
     session = new_session(folder.recipe(), data)
-    state, damaged = newest_checkpoint(folder.checkpoints)
+    state, damaged = newest_checkpoint(folder.checkpoints, session.restore)
     if state is None:
         why = damaged[0] if damaged else "there is none"
         raise UserError(f"no checkpoint to load in {folder.path}: {why}")
-    session.restore(state)
     return session
 
 
@@ -132,25 +137,47 @@ class Checkpointing:
     team: Team
     stop: Stop
     seconds: float
+    lock: FolderLock | None = None  # of the first process, which writes
     saved_at: float = field(default_factory=time.monotonic)
     saved_epoch: int | None = None
     ended: bool = False  # the run was saved because it was asked to stop
 
-    def resume(self, session: Session) -> list[str] | None:
-        """Restore the newest intact checkpoint.
+    def resume(self, session: Session, epochs: int, per_epoch: int) -> list[str] | None:
+        """Restore the newest checkpoint that is intact and whose epochs have all their records.
+
+        Args:
+            session: The new session of the run.
+            epochs: The epochs of the run.
+            per_epoch: The steps of an epoch.
 
         Returns:
-            A message for each damaged checkpoint that was skipped, or None without a checkpoint.
+            A message for each checkpoint that was skipped, or None without a checkpoint.
         """
-        state, damaged = newest_checkpoint(self.folder.checkpoints)
-        if state is None and damaged:
-            raise UserError(f"no sound checkpoint: {damaged[0]}; start in a new folder")
-        if state is not None:
+
+        def use(state: dict[str, Any]) -> None:
+            check_kinds(state, session.state())
+            check_progress(state, epochs, per_epoch)
+            records.lines_until(self.folder.records, state["epoch"])
             self._check_processes(len(random_rows(state)))
             session.restore(state, self.team.rank)
+
+        state, skipped = newest_checkpoint(self.folder.checkpoints, use)
+        if state is None and skipped:
+            raise UserError(
+                f"no sound checkpoint: {skipped[0]}; restore the file from a copy, or start in a "
+                "new folder"
+            )
+        if state is not None:
             self.saved_epoch = session.epoch
         self._check_steps(session.steps)
-        return None if state is None else damaged
+        if self.team.first:
+            records.keep_until(self.folder.records, session.epoch)
+        return None if state is None else skipped
+
+    def check_folder(self) -> None:
+        """Fail if the folder was moved away. Called before anything is written to it."""
+        if self.lock is not None:
+            self.lock.check()
 
     def _check_processes(self, saved: int) -> None:
         if saved != self.team.size:
@@ -185,6 +212,7 @@ class Checkpointing:
         if save:
             state = session.state(self.team)
             if self.team.first:
+                self.check_folder()
                 save_checkpoint(self.folder.checkpoints, session.steps, state)
             self.saved_at, self.saved_epoch = time.monotonic(), session.epoch
         if end:

@@ -26,7 +26,7 @@ from l0arm.lab.runs import records
 from l0arm.lab.runs.building import Labelled, prepared, preprocess_of, without_held_out
 from l0arm.lab.runs.device import check_scale, device_of, moved, precision_of, process_settings
 from l0arm.lab.runs.distillation import data_loss_of
-from l0arm.lab.runs.folder import RunFolder, fingerprint
+from l0arm.lab.runs.folder import FolderLock, RunFolder, fingerprint
 from l0arm.lab.runs.measuring import epoch_record, evaluate, result_of
 from l0arm.lab.runs.processes import (
     check_same_run,
@@ -97,9 +97,11 @@ def train(
     check_same_run(team, recipe, data)
     with ExitStack() as stack:
         images = fingerprint(data)
+        lock: FolderLock | None = None
 
         def take_folder() -> None:
-            stack.enter_context(folder.locked())
+            nonlocal lock
+            lock = stack.enter_context(folder.locked())
             folder.check(recipe, resume=resume)
             folder.check_images(images)
 
@@ -109,10 +111,11 @@ def train(
         if folder.finished:
             return folder.read_result()
         check_trackers(trackers)
-        checkpointing = Checkpointing(folder, team, stop, checkpoint_seconds)
+        checkpointing = Checkpointing(folder, team, stop, checkpoint_seconds, lock)
         stack.enter_context(checkpointing.second_interrupt())
         loop = _Loop(folder, recipe, data, callback or Callback(), checkpointing)
         if team.first:
+            checkpointing.check_folder()
             # Only now, so that a recipe that cannot be built leaves no run behind.
             folder.claim(recipe, team.size, images)
             run = TrackedRun(folder.path, recipe.name, recipe.model_dump(), loop.session.epoch)
@@ -131,6 +134,7 @@ def _run(loop: _Loop) -> dict[str, Any]:
         hint = ", or set training.precision=bf16 (fp16 ends at 65,504)" if half else ""
         raise RunFailed(f"epoch {loop.session.epoch + 1}: {error}{hint}; {saved()}") from None
     except OSError as error:
+        loop.checkpointing.check_folder()
         raise RunFailed(f"cannot write to {loop.folder.path}: {error}; {saved()}") from None
     except ProcessLost as error:
         raise RunFailed(f"{error}; {saved()}") from None
@@ -209,11 +213,10 @@ class _Loop:
             self.meter = FlopsMeter(self.session.trainee, example)
         if not self.team.first:  # the same network in all processes, then other random numbers
             torch.manual_seed(own_seed(recipe.training.seed, self.team.rank))
-        damaged = checkpointing.resume(self.session)
+        per_epoch = math.ceil(len(self.data.train_images) / recipe.training.batch)
+        damaged = checkpointing.resume(self.session, recipe.training.epochs, per_epoch)
         if damaged is not None:
             self._report(callback.on_resume, self.session.epoch, damaged)
-        if self.team.first:
-            records.keep_until(folder.records, self.session.epoch)
 
     def run(self) -> dict[str, Any]:
         session, last = self.session, self.recipe.training.epochs
@@ -225,10 +228,19 @@ class _Loop:
             due = session.epoch == last or self.checkpointing.due()
             self.checkpointing.save(session, due=due)
         if self.team.first:
-            epochs = records.read(self.folder.records)
+            self.checkpointing.check_folder()
+            epochs = self._all_records()
             write_json(self.folder.result, result_of(self.recipe, epochs, session.trainee))
         self.team.sum([0])  # the other processes wait until it is written
         return self.folder.read_result()
+
+    def _all_records(self) -> list[records.EpochRecord]:
+        """The records of all epochs. They may have been damaged during the run."""
+        try:
+            records.keep_until(self.folder.records, self.session.epoch)
+        except ValueError as error:
+            raise RunFailed(f"{error}; {self.checkpointing.message()}") from None
+        return records.read(self.folder.records)
 
     def _report(self, event: Callable[..., None], *values: object) -> None:
         """Report progress. If the output is lost, the run is saved after this step and ends."""
@@ -246,6 +258,7 @@ class _Loop:
                 f"epoch {record.epoch}: the test loss is {record.test_loss}, the run has diverged; "
                 f"lower the learning rate; {self.checkpointing.message()}"
             )
+        self.checkpointing.check_folder()
         records.append(self.folder.records, record)
         self._report(self.callback.on_epoch, record)
         self.trackers.record(record)
