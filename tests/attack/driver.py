@@ -64,10 +64,11 @@ def table(outcomes: list[Outcome]) -> str:
     <BLANKLINE>
     values: case 2: x
     """
-    lines = [f"{'class':<8}  {'cases':>5}  {'failures':>8}  {'seconds':>7}"]
+    width = max([8, *(len(each.name) for each in outcomes)])
+    lines = [f"{'class':<{width}}  {'cases':>5}  {'failures':>8}  {'seconds':>7}"]
     for each in outcomes:
         figures = f"{each.cases:>5}  {len(each.failures):>8}  {each.seconds:>7.0f}"
-        lines.append(f"{each.name:<8}  {figures}")
+        lines.append(f"{each.name:<{width}}  {figures}")
     for each in outcomes:
         lines += [f"\n{each.name}: {failure}" for failure in each.failures[:SHOWN]]
     return "\n".join(lines)
