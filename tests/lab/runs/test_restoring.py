@@ -89,6 +89,7 @@ MALFORMED: dict[str, Change] = {
     "moment missing": lambda s: s["optimizer"]["state"][0].pop("exp_avg"),
     "moment a number": lambda s: s["optimizer"]["state"][0].update(exp_avg=1.0),
     "moment's shape": lambda s: s["optimizer"]["state"][0].update(exp_avg=torch.zeros(2, 2)),
+    "count of steps a number": lambda s: s["optimizer"]["state"][5].update(step=-1),
     "moments a list": lambda s: s["optimizer"]["state"].update({0: [1]}),
     "generator a dict": lambda s: s.update(generator={}),
     "generator of floats": lambda s: s.update(generator=s["generator"].float()),

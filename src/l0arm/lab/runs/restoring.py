@@ -56,6 +56,11 @@ def check_optimizer(
             raise ValueError("its optimizer has other parameters")
         settings = {key: value for key, value in before.items() if key != "params"}
         _same_kinds({key: group.get(key) for key in settings}, settings, "optimizer")
+    kinds: dict[str, type] = {}
+    for values in state["state"].values():
+        for name, value in values.items():  # torch would take a number for a tensor
+            if kinds.setdefault(name, type(value)) is not type(value):
+                raise ValueError(f"its optimizer has {name} of different kinds")
     for parameter, values in optimizer.state.items():
         for name, value in values.items():
             if isinstance(value, Tensor) and value.dim() and value.shape != parameter.shape:
