@@ -13,7 +13,8 @@ from l0arm.lab.cli.console import say, say_json
 from l0arm.lab.cli.options import DataDir, Force, Json, OutsideMethod, Run, load_data
 from l0arm.lab.cli.outside import use_outside
 from l0arm.lab.runs.folder import RunFolder
-from l0arm.lab.runs.trained import EXAMPLES, network_record, trained_network
+from l0arm.lab.runs.recorded import network_record
+from l0arm.lab.runs.trained import EXAMPLES, trained_network
 
 
 def compact(

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import ValidationError
 from torch import Tensor, nn
 
 from l0arm.compaction import inspect_saved, load
@@ -17,10 +16,10 @@ from l0arm.costs import count_flops
 from l0arm.gating import EmptyGroupWarning, Gated
 from l0arm.lab.data import Dataset, Preprocess
 from l0arm.lab.errors import UserError
-from l0arm.lab.recipes.recipe import ModelSpec, Recipe
-from l0arm.lab.runs.building import build_model, network_for, prepared, preprocess_of
+from l0arm.lab.runs.building import build_model, prepared, preprocess_of
 from l0arm.lab.runs.folder import RunFolder
 from l0arm.lab.runs.measuring import evaluate
+from l0arm.lab.runs.recorded import recorded_image, recorded_network
 from l0arm.lab.runs.session import Session, restored_session
 from l0arm.metrics import architecture, prune_rate
 
@@ -117,34 +116,13 @@ def deployment_of_saved(
         path: The folder of the saved network.
         factory: Makes the original network.
         size: The size of one input, without the batch dimension. Both can be None for networks
-            that ``l0arm compact`` wrote, which contain ``network_record``.
+            that ``l0arm compact`` wrote, which contain a record of them.
     """
-    network = inspect_saved(path).metrics.get("network")
-    if factory is None or size is None:
-        recorded, image = _from_record(network, path)
-        factory, size = factory or recorded, size or image
+    saved = inspect_saved(path)
+    size = size or recorded_image(saved, path)
+    factory = factory or recorded_network(saved, path)
     torch.manual_seed(0)
     return Deployment(factory().eval(), load(path, factory), torch.rand(EXAMPLES, *size))
-
-
-def network_record(recipe: Recipe, data: Dataset) -> dict[str, Any]:
-    """What ``deployment_of_saved`` needs to build the original network."""
-    image = list(data.train_images.shape[1:])
-    return {"model": recipe.model.model_dump(), "image": image, "classes": data.classes}
-
-
-def _from_record(network: Any, path: Path) -> tuple[Callable[[], nn.Module], list[int]]:
-    try:
-        spec = ModelSpec.model_validate(network["model"])
-        image, classes = [int(n) for n in network["image"]], int(network["classes"])
-        if len(image) != 3 or not all(0 < n <= 4096 for n in (*image, classes)):
-            raise ValueError(image)
-    except (TypeError, KeyError, ValueError, ValidationError):
-        raise UserError(
-            f"{path} does not say how to build its original model; name it with "
-            "--model package.module:factory and the size of one input with --input 3,32,32"
-        ) from None
-    return lambda: network_for(spec, image, classes, "the saved network has"), image
 
 
 @dataclass(frozen=True)
