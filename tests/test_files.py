@@ -127,6 +127,7 @@ NOT_SOUND: dict[str, tuple[bytes, str]] = {
     "no number": (b"[NaN]", "NaN is not a finite number"),
     "too large for a float": (b"[1e999]", "1e999 is not a finite number"),
     "too many digits": (b"[" + b"9" * 5000 + b"]", "limit .4300 digits"),
+    "half a character": (b'["\\uD800"]', "surrogates not allowed"),
     "other encoding": ('{"a": 1}'.encode("utf-16"), "utf-8"),
     "nested lists": (b"[" * 100_000, "nested more than 64 deep"),
     "nested objects": (b'{"a":' * 65 + b"1" + b"}" * 65, "nested more than 64 deep"),

@@ -25,6 +25,7 @@ LARGEST_JSON = 64 * 2**20  # bytes; the kept units of a large model take some te
 MOST_VALUES = 4 * 2**20  # in one JSON text; parsed, a value takes up to 150 bytes
 DEEPEST_JSON = 64  # lists and objects within each other
 _STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)  # possessive: nothing is tried twice
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 
 
@@ -155,12 +156,15 @@ def parse_json(data: bytes, *, deepest: int = DEEPEST_JSON, most: int = MOST_VAL
     steps = (1 if bracket in b"[{" else -1 for bracket in brackets)
     if any(depth > deepest for depth in accumulate(steps)):
         raise ValueError(f"lists and objects are nested more than {deepest} deep")
-    return json.loads(
+    value = json.loads(
         data.decode(),  # json.loads itself would accept other encodings
         object_pairs_hook=_unique_keys,
         parse_constant=_finite,
         parse_float=_finite,
     )
+    if _SURROGATE.search(data):  # half a character could not be printed
+        json.dumps(value, ensure_ascii=False).encode()
+    return value
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

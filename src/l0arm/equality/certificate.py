@@ -117,6 +117,7 @@ class Certificate:
             dtype, notes = dtypes[record["dtype"]], tuple(record["notes"])
             found = cls(comparisons, dtype, record["inputs"], notes=notes)
             valid = type(found.inputs) is int and all(isinstance(note, str) for note in notes)
+            valid = valid and all(each.difference >= 0 for each in comparisons)
             return found if valid and found.passed and found.as_record() == record else None
         except (KeyError, TypeError, ValueError):
             return None

@@ -78,6 +78,13 @@ class Patch:
     attribute: str
     per_unit: int = 1
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.per_unit, int) or self.per_unit < 1:
+            raise ValueError(
+                f"a Patch of '{self.module}.{self.attribute}' has per_unit={self.per_unit!r}; it "
+                "must be an integer >= 1"
+            )
+
 
 @dataclass(frozen=True)
 class Group:

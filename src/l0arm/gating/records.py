@@ -57,11 +57,12 @@ def group_of(record: Any, where: str) -> Group:
     if fields["select"] is not None:
         fields["select"] = _slice_of(fields["select"], f"{where}, select")
     wanted = {"module": str, "attribute": str}
-    fields["patches"] = tuple(
-        Patch(**checked(p, f"{where}, patch {n}", wanted, {"per_unit": (int, 1)}))
+    patches = [
+        checked(p, f"{where}, patch {n}", wanted, {"per_unit": (int, 1)})
         for n, p in enumerate(fields["patches"])
-    )
+    ]
     try:
+        fields["patches"] = tuple(Patch(**patch) for patch in patches)
         return Group(**fields)
     except ValueError as error:
         raise RecordError(f"{where}: {error}") from None
@@ -97,8 +98,10 @@ def checked(
     kinds = {**required, **{key: kind for key, (kind, _) in optional.items()}}
     for key, value in record.items():
         if key not in kinds:
-            near = get_close_matches(key, kinds, 1, 0.0)
-            raise RecordError(f"{where} has an unknown field {key!r}; did you mean {near[0]!r}?")
+            near = get_close_matches(key[:80], kinds, 1, 0.0)
+            raise RecordError(
+                f"{where} has an unknown field {key[:80]!r}; did you mean {near[0]!r}?"
+            )
         if not _is(value, kinds[key]):
             raise RecordError(f"{where}: {key} must be {_kind_name(kinds[key])}, got {value!r}")
     missing = [key for key in required if key not in record]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections import Counter
 from collections.abc import Container, Sequence
 
 import torch
@@ -33,8 +34,8 @@ def check_names(groups: Sequence[Group]) -> None:
     """Refuse an empty list of groups, and names that are not unique."""
     if not groups:
         raise ValueError("no groups: nothing would be gated; pass at least one Group")
-    names = [group.name for group in groups]
-    repeated = sorted({name for name in names if names.count(name) > 1})
+    times = Counter(group.name for group in groups)
+    repeated = sorted(name for name, number in times.items() if number > 1)
     if repeated:
         raise ValueError(f"group names must be unique, but {repeated} stand more than once")
 
@@ -53,7 +54,7 @@ def check_modules(model: nn.Module, groups: Sequence[Group]) -> None:
                     f"have; nearest names: {_nearest(name, modules)}"
                 )
         for patch in group.patches:
-            if not isinstance(vars(modules[patch.module]).get(patch.attribute), int):
+            if type(vars(modules[patch.module]).get(patch.attribute)) is not int:
                 raise ValueError(
                     f"group '{group.name}' patches '{patch.module}.{patch.attribute}', which is "
                     "not an integer attribute; check Patch.attribute"
@@ -153,4 +154,5 @@ def check_select(group: Group, taken: Container[str]) -> int:
 
 
 def _nearest(name: str, known: dict[str, Tensor] | dict[str, nn.Module]) -> str:
-    return ", ".join(difflib.get_close_matches(name, [n for n in known if n], 3, 0.0)) or "none"
+    known_names = [n for n in known if n]
+    return ", ".join(difflib.get_close_matches(name[:200], known_names, 3, 0.0)) or "none"

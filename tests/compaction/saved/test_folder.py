@@ -1,6 +1,7 @@
 """A saved network comes back bit for bit; what is not sound is refused with the reason."""
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -215,6 +216,38 @@ def test_a_failure_leaves_nothing_behind(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_text_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SavedError, match="surrogates not allowed"):
+        l0arm.save(gated_mlp(), tmp_path / "saved", metrics={"note": "\ud800"})
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("mask", "mode"), [(0o022, 0o644), (0o077, 0o600)])
+def test_all_files_of_a_folder_have_the_permissions_of_the_umask(
+    mask: int, mode: int, tmp_path: Path
+) -> None:
+    before = os.umask(mask)
+    try:
+        saved = l0arm.save(gated_mlp(), tmp_path / "saved")
+    finally:
+        os.umask(before)
+    assert {path.stat().st_mode & 0o777 for path in saved.iterdir()} == {mode}
+
+
+def test_heads_are_cut_only_where_attention_is_replaced(tmp_path: Path) -> None:
+    """Without the replacement the network would load, and fail when it runs."""
+    torch.manual_seed(0)
+    model = nn.TransformerEncoderLayer(8, 4, 16, batch_first=True)
+    gated = l0arm.sparsify(model, example_inputs=torch.rand(2, 3, 8), method="l0-arm", lam=0.0)
+    gated.phi.data.fill_(9.0)
+    gated.phi.data[gated.layout.span(0).start] = -9.0
+    saved = l0arm.save(gated, tmp_path / "saved")
+    assert inspect_saved(saved).replaced == ("self_attn",)
+    edit(saved, lambda record: record.update(replaced=[]))
+    with pytest.raises(SavedError, match="cuts heads of 'self_attn' without replacing it"):
+        l0arm.load(saved, lambda: nn.TransformerEncoderLayer(8, 4, 16, batch_first=True))
+
+
 def test_a_failure_of_force_leaves_the_old_one(folder: Path) -> None:
     before = inspect_saved(folder)
     with pytest.raises(SavedError):
@@ -256,6 +289,7 @@ def test_another_folder_is_refused(tmp_path: Path, folder: Path) -> None:
         l0arm.load(folder, small_mlp)
 
 
+WEIGHTS = {"tensor": "fc1.weight", "dim": None}
 REFUSED: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "newer": (lambda r: r.update(version=2), "newer l0arm .schema 2, this one reads 1.; upgrade"),
     "foreign": (lambda r: r.update(format="other"), "not describe a network that l0arm.save"),
@@ -290,6 +324,49 @@ REFUSED: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
         "not an integer attribute",
     ),
     "an attribute": (lambda r: r["attributes"].update({"fc1.in_features": 3}), "the cut gives {}"),
+    "an attribute that grows": (
+        lambda r: r["groups"][0].update(
+            patches=[{"module": "fc1", "attribute": "in_features", "per_unit": -1}]
+        ),
+        "per_unit=-1; it must be an integer >= 1",
+    ),
+    "a switch": (
+        lambda r: r["groups"][0].update(patches=[{"module": "fc1", "attribute": "training"}]),
+        "not an integer attribute",
+    ),
+    "a count that is no number of tensors": (
+        lambda r: r.update(parameters=[1, 10**400]),
+        "parameters must be two counts",
+    ),
+    "a module twice": (lambda r: r["replaced"].extend(["fc1", "fc1"]), "replaced must list names"),
+    "a name of megabytes": (
+        lambda r: r["groups"][0].update({"x" * 3_000_000: 1}),
+        "has an unknown field 'xxxx",
+    ),
+    "a tensor with a name of megabytes": (
+        lambda r: r["groups"][0]["reads"][0].update(tensor="x" * 3_000_000),
+        "names the tensor 'xxx",
+    ),
+    "many attributes": (
+        lambda r: r.update(attributes={f"fc{n}.in_features": n for n in range(10_000)}),
+        "but the cut gives {}",
+    ),
+    "many groups of one name": (
+        lambda r: r.update(groups=[r["groups"][0]] * 50_000),
+        r"cut \d*,?\d+,\d+ positions, more than|must be unique",
+    ),
+    "a gate for each weight, many times": (
+        lambda r: r.update(
+            groups=[
+                {"name": f"{n}", "units": 30, "kept": [], "reads": [WEIGHTS]} for n in range(4_000)
+            ]
+        ),
+        "cut 120,000 positions, more than",
+    ),
+    "half a character": (
+        lambda r: r["metrics"].update(note="\ud800"),
+        "not sound JSON: .*surrogates not allowed",
+    ),
     "too many slices": (
         lambda r: r["groups"][0].update(counts=r["groups"][0]["counts"] * 20_000),
         "cut 120,.* positions, more than",
@@ -301,8 +378,25 @@ REFUSED: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
 def test_an_edited_description_is_refused(what: str, folder: Path) -> None:
     change, reason = REFUSED[what]
     edit(folder, change)
-    with pytest.raises(SavedError, match=reason):
+    with pytest.raises(SavedError, match=reason) as refusal:
         l0arm.load(folder, small_mlp)
+    assert len(str(refusal.value)) < 1000
+
+
+def test_an_attribute_below_zero_is_refused(folder: Path) -> None:
+    def with_heads() -> nn.Module:
+        model = small_mlp()
+        model.heads = 4
+        return model
+
+    def change(record: dict[str, Any]) -> None:
+        patch = {"module": "", "attribute": "heads", "per_unit": 3}
+        record["groups"][0]["patches"] = [patch]
+        record["attributes"] = {".heads": -2}
+
+    edit(folder, change)
+    with pytest.raises(SavedError, match=r"closes so many units that '\.heads' would be -2"):
+        l0arm.load(folder, with_heads)
 
 
 def test_an_edit_without_a_new_sum_is_refused(folder: Path) -> None:

@@ -77,9 +77,11 @@ class Description:
         try:
             record = json.loads(json.dumps(record, allow_nan=False))  # keys become text
             record["sha256"] = digest(record)
+            lines = ",\n".join(f"{_text(k)}: {_lines(v)}" for k, v in record.items())
+            lines.encode()  # half a character cannot be written
         except (TypeError, ValueError) as error:
             raise SavedError(f"metrics or certificate cannot be written as JSON: {error}") from None
-        return "{\n" + ",\n".join(f"{_text(k)}: {_lines(v)}" for k, v in record.items()) + "\n}\n"
+        return "{\n" + lines + "\n}\n"
 
     @classmethod
     def from_record(cls, record: Any, where: str) -> Description:
@@ -96,10 +98,10 @@ class Description:
         counts, replaced, attributes = (
             record[key] for key in ("parameters", "replaced", "attributes")
         )
-        if len(counts) != 2 or not all(type(n) is int for n in counts):
+        if len(counts) != 2 or not all(type(n) is int and 0 <= n < 2**63 for n in counts):
             raise SavedError(f"{where}: parameters must be two counts, got {str(counts)[:80]}")
-        if not all(isinstance(name, str) for name in replaced):
-            raise SavedError(f"{where}: replaced must list names of modules")
+        if not all(isinstance(n, str) for n in replaced) or len(set(replaced)) < len(replaced):
+            raise SavedError(f"{where}: replaced must list names of modules, each of them once")
         if not all(type(value) is int for value in attributes.values()):
             raise SavedError(f"{where}: attributes must be integers")
         return cls(
@@ -149,7 +151,7 @@ def _check_version(record: dict[str, Any], where: str) -> None:
 def _check_digest(record: dict[str, Any], where: str) -> None:
     try:
         expected = digest(record)
-    except (ValueError, RecursionError):  # what cannot be written again, e.g. half a character
+    except ValueError:  # what cannot be written again
         expected = ""
     if record.pop("sha256", None) != expected:
         raise SavedError(f"{where} was changed after it was written: its SHA-256 is another")

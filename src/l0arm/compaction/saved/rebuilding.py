@@ -16,6 +16,7 @@ from l0arm.gating.cutting import cut, select_inputs
 from l0arm.gating.draw import Draw
 from l0arm.gating.layout import named_tensors, resolve
 
+CUTS = 64  # groups that cut one tensor, on average; the layers of a DenseNet read all before them
 # What cutting a model by groups that do not fit it can raise.
 MISFITS = (ValueError, TypeError, AttributeError, LookupError, RuntimeError, OverflowError)
 
@@ -29,12 +30,17 @@ def rebuilt(model: nn.Module, description: Description, where: str) -> nn.Module
         check_same(tensor_infos(model), original, "the model that the factory makes", where)
         _check_work(model, description.groups, where)
         small, attributes = _cut(model, description)
+        _check_attention(small, where)
     except SavedError:
         raise
     except MISFITS as error:  # the groups come from a file, which anybody may have written
         raise SavedError(f"{where} does not fit the model: {str(error)[:400]}") from error
     if attributes != description.attributes:
-        raise SavedError(f"{where} says {description.attributes}, but the cut gives {attributes}")
+        said, cut_gives = (str(dict(each))[:200] for each in (description.attributes, attributes))
+        raise SavedError(f"{where} says {said}, but the cut gives {cut_gives}")
+    for name, value in attributes.items():
+        if value < 0:
+            raise SavedError(f"{where} closes so many units that {name[:80]!r} would be {value}")
     tensors = description.tensors
     check_same(tensor_infos(small), tensors, f"the model cut as {where} says", "the same file")
     for name, tensor in tensors_once(small).items():
@@ -76,15 +82,25 @@ def check_same(
             )
 
 
+def _check_attention(model: nn.Module, where: str) -> None:
+    """Refuse attention that lost heads but was not replaced by a module that runs with fewer."""
+    for name, module in model.named_modules():
+        if isinstance(module, nn.MultiheadAttention):
+            width = module.embed_dim
+            whole = {"in_proj_weight": 3 * width, "q_proj_weight": width}
+            rows = {key: getattr(module, key) for key in whole}
+            if any(t is not None and len(t) != whole[key] for key, t in rows.items()):
+                raise SavedError(f"{where} cuts heads of '{name}' without replacing it")
+
+
 def _check_work(model: nn.Module, groups: Sequence[Group], where: str) -> None:
     """Bound the memory that laying out groups takes: it grows with the positions they cut."""
     tensors = named_tensors(model)
-    sizes = {name: max((*tensor.shape, 1)) for name, tensor in tensors.items()}
-    work = sum(
-        sizes.get(piece.tensor, 0)
-        for group in groups
-        for piece in (*group.reads, *group.makes, *group.counts)
-    )
-    most = 10**5 + 8 * sum(tensor.numel() for tensor in tensors.values())
+    longest = {name: max((*tensor.shape, 1)) for name, tensor in tensors.items()}
+    numbers = {name: tensor.numel() for name, tensor in tensors.items()}
+    pieces = [p for group in groups for p in (*group.reads, *group.makes, *group.counts)]
+    single = {piece.tensor for piece in pieces if piece.dim is None}  # a gate for each weight
+    work = sum((numbers if p.dim is None else longest).get(p.tensor, 1) for p in pieces)
+    most = 10**5 + CUTS * sum(longest.values()) + 4 * sum(numbers.get(name, 0) for name in single)
     if work > most:
         raise SavedError(f"{where} has groups that cut {work:,} positions, more than {most:,}")
