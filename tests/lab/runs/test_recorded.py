@@ -1,6 +1,5 @@
 """The original of a saved network is built only if it is the one that the folder describes."""
 
-import json
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -8,11 +7,11 @@ from typing import Any
 
 import pytest
 import torch
+from tests.helpers.saved_mlp import edit_description
 from torch import nn
 
 import l0arm
 from l0arm import SavedError
-from l0arm.compaction.saved.description import digest
 from l0arm.lab.errors import UserError
 from l0arm.lab.recipes.recipe import ModelSpec
 from l0arm.lab.runs import recorded
@@ -61,10 +60,7 @@ def built(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def edited(folder: Path, copy: Path, change: Callable[[dict[str, Any]], object]) -> Path:
     """A copy of a saved folder with another description and the right sum."""
     shutil.copytree(folder, copy)
-    record = json.loads((copy / "l0arm.json").read_text())
-    change(record)
-    record["sha256"] = digest(record)
-    (copy / "l0arm.json").write_text(json.dumps(record))
+    edit_description(copy, change)
     return copy
 
 
