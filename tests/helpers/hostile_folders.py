@@ -223,13 +223,16 @@ def record_network(folder: Path, chance: random.Random) -> None:
     """Another original network in the metrics, from which the command line builds it."""
     record = json.loads((folder / "l0arm.json").read_text())
     number = chance.choice([0, 1, 7, 200, 4096, 6_000_004, -1, 1.5, "28", None, *HUGE])
+    name = chance.choice(["mlp", "wide-resnet", "wide-resnet", "lenet5", "sys:exit"])
+    fitting = [3, 32, 32] if name == "wide-resnet" else [1, 28, 28]
     network: dict[str, Any] = {
-        "model": {"name": chance.choice(["mlp", "wide-resnet", "lenet5", "sys:exit"])},
-        "image": chance.choice([[1, 28, 28], [3, 32, 32], [4096] * 3, [number] * 3, [number], 7]),
+        "model": {"name": name},
+        "image": chance.choice([fitting] * 4 + [[4096] * 3, [number] * 3, [number], 7]),
         "classes": chance.choice([10, 10, number]),
     }
-    network["model"] |= chance.choice([{}, {"widen": number}, {"depth": number}, {"x": number}])
-    record["metrics"]["network"] = chance.choice([network, network, network, number, JUNK[-1]])
+    sizes = chance.choice([{"widen": number}, {"depth": number}, {"x": number}])
+    network["model"] |= sizes if name == "wide-resnet" else chance.choice([{}, {}, sizes])
+    record["metrics"]["network"] = chance.choice([network] * 6 + [number, JUNK[-1]])
     if chance.random() < 0.3:
         record["original"]["fc1.weight"] = {"shape": [300, 4096**3], "dtype": "float32"}
     write_description(folder, record, chance, 0.95)
