@@ -13,6 +13,7 @@ from torch.overrides import TorchFunctionMode
 
 from l0arm.gating.draw import Draw
 from l0arm.gating.engine import gather
+from l0arm.gating.kernels import guard
 from l0arm.gating.layout import Layout, named_tensors
 from l0arm.gating.mask import close_dead_units
 from l0arm.gating.slicing import theta
@@ -134,6 +135,7 @@ def cut(model: nn.Module, layout: Layout, draw: Draw) -> None:
                 changed = True
         if changed:  # only then: to read a weight may compute it (spectral norm)
             update_sizes(module)
+        guard(module)  # training may go on
 
 
 def update_sizes(module: nn.Module) -> None:

@@ -22,6 +22,7 @@ from torch.autograd import Variable, _get_sequence_nr  # type: ignore[attr-defin
 from torch.utils.hooks import RemovableHandle
 
 from l0arm.gating.draw import Draw
+from l0arm.gating.kernels import guard
 from l0arm.gating.layout import Layout, TensorCut, named_tensors
 from l0arm.gating.slicing import theta, write_back
 
@@ -54,6 +55,9 @@ class Engine:
             if hook.needed:
                 self._handles += hook.register(module)
                 self._hooks.append(hook)
+            guarded = guard(module, cut=hook.narrows)  # after the cut, before the module
+            if guarded is not None:
+                self._handles.append(guarded)
 
     @property
     def attached(self) -> bool:
@@ -137,6 +141,12 @@ class _ModuleHook:
     @property
     def needed(self) -> bool:
         return bool(self.parameters or self.buffers or self.selection or self.patches)
+
+    @property
+    def narrows(self) -> bool:
+        """Whether a draw takes input channels away."""
+        weight = self.parameters.get("weight")
+        return weight is not None and 1 in weight.axes
 
     def register(self, module: nn.Module) -> list[RemovableHandle]:
         return [

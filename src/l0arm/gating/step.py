@@ -42,6 +42,7 @@ PURE: set[Callable[..., Any]] = {
     *(Tensor.view, Tensor.reshape, Tensor.permute, Tensor.transpose, Tensor.contiguous),
     *(Tensor.add, Tensor.sub, Tensor.mul, Tensor.__add__, Tensor.__radd__, Tensor.__sub__),
     *(Tensor.__mul__, Tensor.__rmul__, Tensor.__matmul__, Tensor.index_select, Tensor.to),
+    Tensor.narrow,
 }
 
 WORTHWHILE = 0.5  # share only if the first group's draws agree more often than this
