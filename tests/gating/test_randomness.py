@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from l0arm import Gated, sparsify
-from l0arm.gating.step import SharedRandomness
+from l0arm.gating.randomness import SharedRandomness
 from l0arm.models import MLP
 
 

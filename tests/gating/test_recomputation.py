@@ -11,7 +11,7 @@ from torch.testing import assert_close
 from torch.utils.checkpoint import checkpoint
 
 from l0arm import Gated, Group, Slice, sparsify
-from l0arm.gating import engine as recomputation
+from l0arm.gating import recomputation
 
 WIDTH = 12
 NORM = ("weight", "bias", "running_mean", "running_var")

@@ -19,7 +19,7 @@ from l0arm.contracts import Estimator, Objective
 from l0arm.estimators.bias import Bias, Reference
 from l0arm.gating import Gated
 from l0arm.gating.draw import Draw
-from l0arm.gating.step import SharedRandomness
+from l0arm.gating.randomness import SharedRandomness
 from l0arm.precision import at_least_float32
 
 __all__ = [

@@ -45,12 +45,22 @@ def plain_copy(gated: Gated, *, share_hooks: bool) -> nn.Module:
     activations goes on collecting. Without, the hooks are copied as well: a scratch copy then
     has no effect on what they collect.
     """
-    gated.engine.check_attached()
-    gated.engine.detach()
-    try:
-        return copy_model(gated.model, _hooks(gated.model) if share_hooks else {})
-    finally:
-        gated.engine.attach(gated.model)
+
+    def copied() -> nn.Module:
+        engine, model = gated.engine, gated.model
+        engine.check_attached()
+        engine.check_dense()
+        try:
+            engine.detach()
+            copy_ = copy_model(model, _hooks(model) if share_hooks else {})
+            engine.attach(model)
+            return copy_
+        except BaseException:
+            engine.detach()  # an interrupt may have hit the line above
+            engine.attach(model)
+            raise
+
+    return gated.engine.alone(copied)
 
 
 def _hooks(model: nn.Module) -> dict[int, Any]:

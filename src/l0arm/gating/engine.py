@@ -1,43 +1,33 @@
 """Hooks that install the cut tensors on a module for the length of one call.
 
 The hooks take the tensors from the current draw, so the user's forward runs unmodified, and
-deepcopy works. Activation checkpointing works too: it recomputes inside backward, when the draw is
-over, and the draw is found again by the sequence number of the autograd node that asks. Several
-passes may be waiting for their backward at that time (two losses summed, a forward for logging).
+deepcopy works.
 """
 
 from __future__ import annotations
 
 import inspect
 import warnings
-from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd import Variable, _get_sequence_nr  # type: ignore[attr-defined]
 from torch.utils.hooks import RemovableHandle
 
 from l0arm.gating.draw import Draw
+from l0arm.gating.evaluation import Evaluations
 from l0arm.gating.kernels import guard
 from l0arm.gating.layout import Layout, TensorCut, named_tensors
 from l0arm.gating.slicing import theta, write_back
+from l0arm.gating.threads import THIS
 
-REMEMBERED = 64  # passes that may wait for their backward
 
-
-class Engine:
+class Engine(Evaluations):
     """The current draw, and a hook on every module that owns something a draw changes."""
 
     def __init__(self, model: nn.Module, layout: Layout) -> None:
+        super().__init__()
         self.layout = layout
-        self.current: Draw | None = None
-        self.passes = Passes()  # for recomputation
-        self.entered: list[_ModuleHook] = []  # those whose module has cut tensors installed
-        self.calls = 0  # calls of modules that a draw changed
         self.traced = False  # whether torch.compile took a hook into its graph
         self._handles: list[RemovableHandle] = []
         self._hooks: list[_ModuleHook] = []
@@ -94,24 +84,6 @@ class Engine:
                 stacklevel=3,
             )
 
-    @contextmanager
-    def evaluating(self, draw: Draw) -> Iterator[None]:
-        """Use this draw for everything that the model computes inside."""
-        previous, self.current = self.current, draw
-        this = self.passes.begin(draw)
-        try:
-            yield
-        finally:
-            self.current = previous
-            self.passes.end(this)
-            for hook in self.entered[::-1] if previous is None else ():
-                hook.restore()  # torch calls no hook after a KeyboardInterrupt
-
-    def draw_now(self) -> Draw | None:
-        """The current draw. Inside backward (recomputation): that of the recomputed pass."""
-        task = torch._C._current_graph_task_id()
-        return self.current if task == -1 else self.passes.recomputed(task)
-
 
 class _ModuleHook:
     """Replaces one module's tensors by those of the draw, for the length of its forward."""
@@ -139,6 +111,10 @@ class _ModuleHook:
         self.copies: dict[str, tuple[Tensor, Tensor, int]] = {}  # buffers: original, copy, version
 
     @property
+    def installed(self) -> bool:
+        return bool(self.saved)
+
+    @property
     def needed(self) -> bool:
         return bool(self.parameters or self.buffers or self.selection or self.patches)
 
@@ -157,7 +133,12 @@ class _ModuleHook:
     def enter(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-        self.draw = draw = self.engine.draw_now()
+        if self.engine.turn.owner is not THIS.thread:
+            self.engine.begin_call(self)
+        draw = self.engine.draw_now()
+        if self.saved or (draw is None and self.engine.entered):
+            self.engine.restart_call(self)
+        self.draw = draw
         if draw is None:
             return None
         if torch.compiler.is_compiling():
@@ -185,6 +166,8 @@ class _ModuleHook:
     def leave(self, module: nn.Module, args: object, output: object) -> None:
         draw = self.draw
         if draw is None:
+            if self.engine.outermost is self:
+                self.engine.end()
             return
         try:
             for key, (original, installed, version) in self.copies.items() if draw.writes else ():
@@ -203,6 +186,8 @@ class _ModuleHook:
         self.copies.clear()
         self.draw = None
         self.engine.entered.remove(self)
+        if self.engine.outermost is self:
+            self.engine.end()
 
     def _enter_buffer(
         self, module: nn.Module, key: str, spec: TensorCut | None, draw: Draw
@@ -259,61 +244,3 @@ def gather(
         return (args[0].index_select(dim, index), *args[1:]), kwargs
     key = next(iter(inspect.signature(module.forward).parameters))
     return args, {**kwargs, key: kwargs[key].index_select(dim, index)}
-
-
-@dataclass(eq=False)
-class Pass:
-    """Autograd nodes with numbers ``first <= n < last`` were made under this draw."""
-
-    draw: Draw
-    first: int
-    last: int | None = None
-
-
-class Passes:
-    """The latest passes that made a graph."""
-
-    def __init__(self) -> None:
-        self._passes: deque[Pass] = deque(maxlen=REMEMBERED)
-        self._forgotten = -1  # nodes up to this number belong to passes no longer remembered
-        self._outer: tuple[int, Draw] | None = None  # backward under way, and its draw
-
-    def __reduce__(self) -> tuple[type[Passes], tuple[()]]:
-        return Passes, ()  # a copy has made no graph yet
-
-    def begin(self, draw: Draw) -> Pass:
-        """New nodes belong to this draw from here on."""
-        self._outer = None
-        started = Pass(draw.without_writing(), _get_sequence_nr())
-        if len(self._passes) == REMEMBERED:
-            self._forgotten = max(self._forgotten, self._passes[0].last or 0)
-        self._passes.append(started)
-        return started
-
-    def end(self, ended: Pass) -> None:
-        """The pass is over. One that made no graph is forgotten."""
-        ended.last = _get_sequence_nr()
-        if ended.first == ended.last:
-            self._passes.remove(ended)
-
-    def recomputed(self, task: int) -> Draw | None:
-        """The draw of the node that backward is at. None if the dense model made it."""
-        node = torch._C._current_autograd_node()
-        number = -1 if node is None else node._sequence_nr()
-        for known in reversed(self._passes):
-            if known.first <= number and (known.last is None or number < known.last):
-                if self._outer is None:
-                    Variable._execution_engine.queue_callback(self._finish)
-                self._outer = (task, known.draw)
-                return known.draw
-        if self._outer is not None and self._outer[0] != task:
-            return self._outer[1]  # a checkpoint inside a checkpoint: its node is itself recomputed
-        if number < self._forgotten:
-            raise RuntimeError(
-                f"checkpointing recomputes a pass from before the last {REMEMBERED}, whose draw is "
-                "no longer known; call backward() sooner"
-            )
-        return None
-
-    def _finish(self) -> None:
-        self._outer = None

@@ -5,9 +5,9 @@ from __future__ import annotations
 import copy
 import math
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -15,15 +15,16 @@ from torch import Tensor, nn
 from l0arm.contracts import Extra, Gates, Method
 from l0arm.gating.draw import Draw
 from l0arm.gating.engine import Engine
+from l0arm.gating.evaluation import Evaluation
+from l0arm.gating.exclusive import Exclusive
 from l0arm.gating.group import Group
 from l0arm.gating.layout import resolve
 from l0arm.gating.mask import Threshold, checked_multiple, deterministic_mask
 from l0arm.gating.settings import Execution, Setting, Settings
-from l0arm.gating.step import NonFiniteLoss, Objective
+from l0arm.gating.step import Loss, NonFiniteLoss, Objective
 from l0arm.gating.synchrony import check_synchronised
 from l0arm.gating.undoing import undone_if_refused
 from l0arm.gating.validation import check_gates
-from l0arm.precision import Precise
 
 if TYPE_CHECKING:
     from l0arm.costs.budget import Constraint
@@ -37,19 +38,7 @@ class EmptyGroupWarning(UserWarning):
     """A draw closed every unit of a group; a stand-in unit with zero weight keeps the shapes."""
 
 
-class Loss(NamedTuple):
-    """What to minimise: ``total.backward()`` trains theta and phi."""
-
-    total: Tensor
-    data: Tensor
-    penalty: Tensor
-
-    def backward(self) -> None:
-        """The same as ``total.backward()``."""
-        self.total.backward()  # type: ignore[no-untyped-call]
-
-
-class Gated(Precise):
+class Gated(Exclusive):
     """A model whose units are gated by ``z ~ Ber(g(phi))``.
 
     Calling it takes a fresh draw in training mode and z-bar (Eq. 14) in eval mode. ``loss`` gives
@@ -151,10 +140,14 @@ class Gated(Precise):
         """The model under the draw in force, else under a fresh one (training) or z-bar (eval).
 
         A draw is a constant to autograd: ``gated(x)`` outside of ``loss`` trains the weights only,
-        and leaves ``phi.grad`` as it was.
+        and leaves ``phi.grad`` as it was. If another thread uses the model, this one waits.
         """
         if self.engine.draw_now() is not None:
             return self._call(*args, **kwargs)
+        return self.engine.alone(lambda: self._draw_and_call(*args, **kwargs))
+
+    def _draw_and_call(self, *args: Any, **kwargs: Any) -> Any:
+        self.check_mode(trains=False)
         z = self.gates.sample() if self.training else self.deterministic()
         with self.drawn(z):
             return self._call(*args, **kwargs)
@@ -192,7 +185,7 @@ class Gated(Precise):
 
         This Gated then refuses to run, to train and to compact: compact first if you want both.
         """
-        self.engine.detach()
+        self.engine.alone(self.engine.detach)
         return self.model
 
     def loss(self, closure: Callable[[], Tensor], generator: torch.Generator | None = None) -> Loss:
@@ -200,17 +193,27 @@ class Gated(Precise):
 
         The estimator calls the closure as often as it needs to (draw the batch outside it). All
         evaluations see the same state of the random number generators, and only the first with a
-        graph writes buffers. A loss that is not finite raises, with everything as it was.
+        graph writes buffers. A loss that is not finite raises, with everything as it was, and so
+        does an interrupt. Other threads that use the model wait meanwhile.
         """
+        return self.engine.alone(lambda: self._loss(closure, generator))
+
+    def _loss(self, closure: Callable[[], Tensor], generator: torch.Generator | None) -> Loss:
         check_synchronised(self)
+        self.check_mode(trains=True)
         gates = self.gates
         penalty = self.penalty(gates)
         if not math.isfinite(penalty.item()):
             raise NonFiniteLoss("penalty", penalty.item())
-        data = self.estimator(Objective(self, closure, gates), gates, generator)
-        if self.budget is not None and self.training and self._stepped():
-            self.budget.ascend(gates.open_probability.detach())
-        return Loss(data + penalty, data, penalty)
+        objective = Objective(self, closure, gates)
+        try:
+            data = self.estimator(objective, gates, generator)
+            if self.budget is not None and self.training and self._stepped():
+                self.budget.ascend(gates.open_probability.detach())
+            return Loss(data + penalty, data, penalty)
+        except BaseException:  # an interrupt too
+            objective.undo()
+            raise
 
     def _stepped(self) -> bool:
         """Whether phi changed since the last call: micro-batches of one optimizer step count once.
@@ -233,8 +236,7 @@ class Gated(Precise):
         weight = self.settings.penalty_weight
         return total if weight == 1.0 else weight * total
 
-    @contextmanager
-    def drawn(self, z: Tensor, *, writes: bool = True, like: Draw | None = None) -> Iterator[Draw]:
+    def drawn(self, z: Tensor, *, writes: bool = True, like: Draw | None = None) -> Evaluation:
         """Calls of ``self`` inside use the gates z; ``writes=False`` leaves all buffers alone.
 
         If the estimator asks for the derivative in closed gates too, nothing is dropped.
@@ -244,8 +246,7 @@ class Gated(Precise):
         sliced = self.settings.execution == "sliced" and drops
         draw = Draw(self.layout, z, sliced=sliced, writes=writes, like=like)
         self.warn_of_empty(draw)
-        with self.engine.evaluating(draw):
-            yield draw
+        return self.engine.evaluating(draw)
 
     def parameter_groups(
         self, lr: float = 1e-3, gate_lr: float | None = None, **weights: Any
@@ -298,7 +299,7 @@ class Gated(Precise):
                     f"zero weight keeps the layer running (exact). If it stays so, {cure} or start "
                     "the group at a higher keep probability",
                     EmptyGroupWarning,
-                    stacklevel=4,
+                    stacklevel=3,
                 )
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:

@@ -18,8 +18,7 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import wraps
-from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -29,6 +28,7 @@ from torch.overrides import TorchFunctionMode, handle_torch_function, has_torch_
 from l0arm.contracts import Gates
 from l0arm.gating.draw import Draw
 from l0arm.gating.layout import Layout
+from l0arm.gating.randomness import SharedRandomness
 
 if TYPE_CHECKING:
     from l0arm.gating.gated import Gated
@@ -58,11 +58,23 @@ class NonFiniteLoss(ValueError):
         )
 
 
+class Loss(NamedTuple):
+    """What to minimise: ``total.backward()`` trains theta and phi."""
+
+    total: Tensor
+    data: Tensor
+    penalty: Tensor
+
+    def backward(self) -> None:
+        """The same as ``total.backward()``."""
+        self.total.backward()  # type: ignore[no-untyped-call]
+
+
 class Objective:
     """The loss as a function of z, for all evaluations of one step.
 
     All evaluations start from the same random numbers. Only the first one with a graph writes
-    buffers. If any evaluation fails, the buffers are restored.
+    buffers, and ``undo`` restores them.
     """
 
     def __init__(self, gated: Gated, closure: Callable[[], Tensor], gates: Gates) -> None:
@@ -86,14 +98,6 @@ class Objective:
         self._written = self._written or writes
         if writes:
             self._buffers = [(b, b.clone()) for b in self._gated.model.buffers()]
-        try:
-            return self._under(z, writes)
-        except BaseException:
-            for buffer, old in self._buffers:
-                buffer.copy_(old)
-            raise
-
-    def _under(self, z: Tensor, writes: bool) -> Tensor:
         with (
             self._randomness,
             self._gated.drawn(z, writes=writes, like=self._first) as draw,
@@ -107,6 +111,11 @@ class Objective:
         if not math.isfinite(number):
             raise NonFiniteLoss("data loss", number)
         return value
+
+    def undo(self) -> None:
+        """Give all buffers the values from before the step."""
+        for buffer, old in self._buffers:
+            buffer.copy_(old)
 
     def _evaluate(self) -> Tensor:
         calls = self._gated.engine.calls
@@ -131,49 +140,6 @@ class Objective:
                 "torch.compile(layer.forward)`, or the plain model that compact() gives"
             )
         return value.reshape(()) if value.dim() else value
-
-
-class SharedRandomness:
-    """A context for each evaluation: all start from the random numbers of the first.
-
-    >>> shared = SharedRandomness(torch.device("cpu"))
-    >>> with shared: first = torch.rand(())
-    >>> with shared: second = torch.rand(())
-    >>> bool(first == second), bool(torch.rand(()) == first)
-    (True, False)
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = None if device.type == "cpu" else device
-        self._start: list[torch.Tensor] | None = None
-        self._after: list[torch.Tensor] | None = None
-
-    def __enter__(self) -> None:
-        if self._start is None:
-            self._start = self._state()
-        else:
-            self._after = self._state()
-            self._restore(self._start)
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._after is not None:
-            self._restore(self._after)
-
-    def _state(self) -> list[torch.Tensor]:
-        states = [torch.get_rng_state()]
-        if self._device is not None:
-            states.append(torch.get_device_module(self._device).get_rng_state())
-        return states
-
-    def _restore(self, states: list[torch.Tensor]) -> None:
-        torch.set_rng_state(states[0])
-        if self._device is not None:
-            torch.get_device_module(self._device).set_rng_state(states[1])
 
 
 class Sharing(TorchFunctionMode):
