@@ -68,6 +68,7 @@ class Evaluations:
         """
         if self.inside:
             return call()
+        with_graph = torch.is_grad_enabled()
         try:
             self.begin()
             self.exclusive = True
@@ -75,6 +76,7 @@ class Evaluations:
             self.end()
             return result
         except BaseException:
+            torch._C._set_grad_enabled(with_graph)  # an interrupt may hit the end of no_grad, too
             self.recover()
             raise
 
@@ -166,11 +168,15 @@ class Evaluation:
             raise
 
     def __exit__(self, *error: object) -> None:
-        self._all.current, entered = self._before
-        self._all.restore(entered)
-        self._all.passes.end(self._pass)
-        if not self._nested:
-            self._all.end()
+        self._all.current = self._before[0]  # first of all: an interrupt may follow
+        try:
+            self._all.restore(self._before[1])
+            self._all.passes.end(self._pass)
+            if not self._nested:
+                self._all.end()
+        except BaseException:
+            self._undo()
+            raise
 
     def _undo(self) -> None:
         if self._nested:

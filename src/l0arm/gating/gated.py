@@ -20,8 +20,9 @@ from l0arm.gating.exclusive import Exclusive
 from l0arm.gating.group import Group
 from l0arm.gating.layout import resolve
 from l0arm.gating.mask import Threshold, checked_multiple, deterministic_mask
+from l0arm.gating.randomness import Noise
 from l0arm.gating.settings import Execution, Setting, Settings
-from l0arm.gating.step import Loss, NonFiniteLoss, Objective
+from l0arm.gating.step import Loss, NonFiniteLoss, Objective, check_phi
 from l0arm.gating.synchrony import check_synchronised
 from l0arm.gating.undoing import undone_if_refused
 from l0arm.gating.validation import check_gates
@@ -84,6 +85,7 @@ class Gated(Exclusive):
         self.model = model
         self.budget: Constraint | None = None  # a limit on the expected cost, instead of lambda
         self._budgeted: tuple[int, Tensor] | None = None  # phi at the budget's last update
+        self.noise = Noise()
         self._warned: set[str] = set()
         device = next(model.parameters()).device
         mean = torch.cat([torch.full((g.units,), g.initial) for g in self.groups])
@@ -96,8 +98,9 @@ class Gated(Exclusive):
         with undone_if_refused(model):
             self.engine = Engine(model, self.layout)
             self.extras = nn.ModuleDict({} if method.extras is None else method.extras(self))
-            with torch.no_grad():
-                self.penalty()  # refuse now a strength that does not fit the groups
+            with torch.enable_grad():
+                penalty = self.penalty()  # refuse now a strength that does not fit the groups
+            self._priced = _depends(penalty, self.phi)  # the penalty of a NaN is then a NaN
             if method.check is not None:
                 method.check(self)
 
@@ -130,11 +133,17 @@ class Gated(Exclusive):
         return {g.name: gates[self.layout.span(n)] for n, g in enumerate(self.groups)}
 
     def deterministic(self, width_multiple: int | None = None) -> Tensor:
-        """z-bar of all gates (Eq. 14), with the threshold of each group."""
+        """z-bar of all gates (Eq. 14), with the threshold of each group.
+
+        Raises:
+            NonFiniteLoss: phi is NaN. The message names the group.
+        """
         multiple = self.width_multiple if width_multiple is None else width_multiple
         checked_multiple(multiple)
         with torch.no_grad():
-            return deterministic_mask(self.layout, self.gates, self.threshold, multiple)
+            gates = self.gates
+            check_phi(self.layout, gates)
+            return deterministic_mask(self.layout, gates, self.threshold, multiple)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The model under the draw in force, else under a fresh one (training) or z-bar (eval).
@@ -148,7 +157,12 @@ class Gated(Exclusive):
 
     def _draw_and_call(self, *args: Any, **kwargs: Any) -> Any:
         self.check_mode(trains=False)
-        z = self.gates.sample() if self.training else self.deterministic()
+        if self.training:
+            gates = self.gates
+            check_phi(self.layout, gates)
+            z = gates.sample()
+        else:
+            z = self.deterministic()
         with self.drawn(z):
             return self._call(*args, **kwargs)
 
@@ -196,24 +210,28 @@ class Gated(Exclusive):
         graph writes buffers. A loss that is not finite raises, with everything as it was, and so
         does an interrupt. Other threads that use the model wait meanwhile.
         """
-        return self.engine.alone(lambda: self._loss(closure, generator))
+        objective = Objective(self, closure)
+        try:
+            return self.engine.alone(lambda: self._loss(objective, generator))
+        except BaseException:  # an interrupt too
+            objective.undo()
+            raise
 
-    def _loss(self, closure: Callable[[], Tensor], generator: torch.Generator | None) -> Loss:
+    def _loss(self, objective: Objective, generator: torch.Generator | None) -> Loss:
         check_synchronised(self)
         self.check_mode(trains=True)
         gates = self.gates
         penalty = self.penalty(gates)
-        if not math.isfinite(penalty.item()):
+        finite = math.isfinite(penalty.item())
+        if not (finite and self._priced):
+            check_phi(self.layout, gates)
+        if not finite:
             raise NonFiniteLoss("penalty", penalty.item())
-        objective = Objective(self, closure, gates)
-        try:
-            data = self.estimator(objective, gates, generator)
-            if self.budget is not None and self.training and self._stepped():
-                self.budget.ascend(gates.open_probability.detach())
-            return Loss(data + penalty, data, penalty)
-        except BaseException:  # an interrupt too
-            objective.undo()
-            raise
+        objective.begin(gates)
+        data = self.estimator(objective, gates, generator)
+        if self.budget is not None and self.training and self._stepped():
+            self.budget.ascend(gates.open_probability.detach())
+        return Loss(data + penalty, data, penalty)
 
     def _stepped(self) -> bool:
         """Whether phi changed since the last call: micro-batches of one optimizer step count once.
@@ -331,3 +349,9 @@ class Gated(Exclusive):
 
     def extra_repr(self) -> str:
         return f"groups={[f'{g.name}({g.units})' for g in self.groups]}, execution={self.execution}"
+
+
+def _depends(value: Tensor, parameter: nn.Parameter) -> bool:
+    if not value.requires_grad:
+        return False
+    return torch.autograd.grad(value, parameter, allow_unused=True)[0] is not None

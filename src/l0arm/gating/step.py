@@ -23,7 +23,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.overrides import TorchFunctionMode, handle_torch_function, has_torch_function
+from torch.overrides import (
+    TorchFunctionMode,
+    _get_current_function_mode_stack,
+    handle_torch_function,
+    has_torch_function,
+)
 
 from l0arm.contracts import Gates
 from l0arm.gating.draw import Draw
@@ -58,6 +63,29 @@ class NonFiniteLoss(ValueError):
         )
 
 
+class NonFiniteGates(NonFiniteLoss):
+    """phi is NaN. Which units are open is not known, so there is no network to run or to cut."""
+
+    def __init__(self, group: str, gates: int, of: int) -> None:
+        ValueError.__init__(
+            self,
+            f"phi of group '{group}' is NaN for {gates} of {of} gates, so which units are open is "
+            "not known; load an earlier checkpoint and lower gate_lr, or clip gradients",
+        )
+
+
+def check_phi(layout: Layout, gates: Gates) -> None:
+    """Raise NonFiniteGates, with the name of the group, if a gate has no number."""
+    phi, probs = gates.phi.detach(), gates.probs.detach()
+    if not math.isnan((phi.sum() + probs.sum()).item()):  # infinite phi may give NaN here, too
+        return
+    missing = phi.isnan().view(len(probs), -1).any(1) | probs.isnan()
+    for number, group in enumerate(layout.groups):
+        count = int(missing[layout.span(number)].sum())
+        if count:
+            raise NonFiniteGates(group.name, count, group.units)
+
+
 class Loss(NamedTuple):
     """What to minimise: ``total.backward()`` trains theta and phi."""
 
@@ -77,21 +105,26 @@ class Objective:
     buffers, and ``undo`` restores them.
     """
 
-    def __init__(self, gated: Gated, closure: Callable[[], Tensor], gates: Gates) -> None:
+    def __init__(self, gated: Gated, closure: Callable[[], Tensor]) -> None:
         if not callable(closure):
             raise TypeError(
                 f"loss() takes a function that computes the data loss, got {type(closure).__name__}"
                 "; write gated.loss(lambda: criterion(gated(x), y))"
             )
         self._gated, self._closure = gated, closure
-        self._randomness = SharedRandomness(gated.phi.device)
+        self._randomness = SharedRandomness(gated.phi.device, gated.noise)
         self._written = False
         self._buffers: list[tuple[Tensor, Tensor]] = []
         self._with_graph = torch.is_grad_enabled()
         self._first: Draw | None = None
+        self._sharing: Sharing | nullcontext[None] = nullcontext()
+
+    def begin(self, gates: Gates) -> None:
+        """Before the first evaluation: share what evaluations at these gates have in common."""
+        gated = self._gated
         several = gated.estimator.forwards != 1  # else there is nothing to share
-        sharing = gated.settings.sharing and several and worth_sharing(gated.layout, gates.probs)
-        self._sharing = Sharing() if sharing else nullcontext()
+        if gated.settings.sharing and several and worth_sharing(gated.layout, gates.probs):
+            self._sharing = Sharing()
 
     def __call__(self, z: Tensor) -> Tensor:
         writes = not self._written and torch.is_grad_enabled() == self._with_graph
@@ -109,11 +142,15 @@ class Objective:
             self._sharing.replay()
         number = value.item()
         if not math.isfinite(number):
+            check_phi(self._gated.layout, self._gated.gates)  # it may be the reason
             raise NonFiniteLoss("data loss", number)
         return value
 
     def undo(self) -> None:
-        """Give all buffers the values from before the step."""
+        """Give all buffers the values from before the step, and end what an interrupt left on."""
+        self._randomness.stop()
+        if isinstance(self._sharing, Sharing):
+            self._sharing.stop()
         for buffer, old in self._buffers:
             buffer.copy_(old)
 
@@ -156,10 +193,22 @@ class Sharing(TorchFunctionMode):
         super().__init__()
         self._results: dict[object, tuple[Tensor, int, object]] = {}
         self._replaying = False
+        self._stopped = False
 
     def replay(self) -> None:
         """From now on, look results up and keep no new ones."""
         self._replaying = True
+
+    def stop(self) -> None:
+        """Share nothing from now on. Can be repeated after an interrupt."""
+        self._stopped = True
+        self._results.clear()
+        while self in _active_modes():
+            super().__exit__(None, None, None)  # type: ignore[no-untyped-call]
+
+    def __exit__(self, *error: Any) -> None:
+        if self in _active_modes():  # an interrupt inside torch may have lost it
+            super().__exit__(*error)  # type: ignore[no-untyped-call]
 
     def __torch_function__(
         self,
@@ -169,7 +218,7 @@ class Sharing(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
-        if func not in PURE:
+        if self._stopped or func not in PURE:
             return func(*args, **kwargs)
         key = _key(func, args, kwargs)
         if self._replaying:
@@ -205,6 +254,11 @@ def pure(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
     PURE.add(operation)
     return operation
+
+
+def _active_modes() -> list[TorchFunctionMode]:
+    modes: list[TorchFunctionMode] = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]
+    return modes
 
 
 def _key(func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> object:

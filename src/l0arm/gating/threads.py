@@ -88,8 +88,5 @@ class Turn:
         """Let other threads go on. Does nothing if the calling thread does not have the turn."""
         if self.mine:
             self.owner = None
-        try:
-            while True:
-                self._lock.release()
-        except RuntimeError:  # this thread does not hold the lock (any more)
-            pass
+        while self._lock._is_owned():  # type: ignore[attr-defined]
+            self._lock.release()

@@ -57,19 +57,23 @@ class WeightNoise(Extra):
     @contextmanager
     def active(self, gated: Gated) -> Iterator[None]:
         """The layers of a network in training mode draw noisy outputs inside this context."""
+        modules = {name: gated.model.get_submodule(name) for name in self.layers}
+        for module in modules.values():
+            forward = vars(module).get("forward")
+            if isinstance(forward, partial) and forward.func == self._forward:
+                del vars(module)["forward"]  # an interrupt left it
         if not gated.training:
             yield
             return
-        modules = {name: gated.model.get_submodule(name) for name in self.layers}
         before = {name: vars(module).get("forward") for name, module in modules.items()}
-        for name, module in modules.items():
-            vars(module)["forward"] = partial(self._forward, gated, name, module)
         try:
+            for name, module in modules.items():
+                vars(module)["forward"] = partial(self._forward, gated, name, module)
             yield
         finally:
             for name, module in modules.items():
                 if before[name] is None:
-                    del vars(module)["forward"]
+                    vars(module).pop("forward", None)
                 else:
                     vars(module)["forward"] = before[name]
 
