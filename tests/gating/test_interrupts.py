@@ -127,7 +127,7 @@ def test_an_interrupt_at_any_line_of_a_call_leaves_everything_as_it_was(
 
 @pytest.mark.slow
 def test_an_interrupt_at_any_instruction_of_a_loss_leaves_everything_as_it_was() -> None:
-    """But for the instruction that returns the loss, when all is done and nothing to be undone."""
+    """Except the last one of ``loss``, which returns the result: no signal is handled there."""
     gated = gate()
     check = Untouched(gated).check
     assert interrupt_everywhere(step(gated), check, "opcode", skip=("Gated.loss",)) > 3000
