@@ -210,8 +210,10 @@ def test_training_is_not_disturbed_by_a_thread_that_evaluates(execution: str) ->
     alone = trained(gate(execution))
     gated, done, other = gate(execution), threading.Event(), _Thread(evaluate)
     other.start()
-    together = trained(gated)
-    done.set()
+    try:
+        together = trained(gated)
+    finally:
+        done.set()
     other.end()
     assert_close(together, alone, rtol=0, atol=0)
 
@@ -228,8 +230,10 @@ def test_evaluating_is_not_disturbed_by_a_thread_that_trains(execution: str) -> 
 
     thread = _Thread(train)
     thread.start()
-    wrong = sum(not torch.equal(evaluated(gated, x), expected) for _ in range(50))
-    done.set()
+    try:
+        wrong = sum(not torch.equal(evaluated(gated, x), expected) for _ in range(50))
+    finally:
+        done.set()
     thread.end()
     assert wrong == 0
 
