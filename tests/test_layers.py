@@ -201,4 +201,4 @@ def test_the_rule_itself(importer: str, imported: str, fine: bool) -> None:
 
 def test_the_reader_of_imports_finds_both_kinds() -> None:
     loaded, lazy = imports(Path("gating/gated.py"))
-    assert (loaded, lazy) == ({"contracts", "precision"}, {"compaction", "costs", "equality"})
+    assert (loaded, lazy) == ({"contracts"}, {"compaction", "costs", "equality"})

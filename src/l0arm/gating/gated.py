@@ -22,7 +22,7 @@ from l0arm.gating.layout import resolve
 from l0arm.gating.mask import Threshold, checked_multiple, deterministic_mask
 from l0arm.gating.randomness import Noise
 from l0arm.gating.settings import Execution, Setting, Settings
-from l0arm.gating.step import Loss, NonFiniteLoss, Objective, check_phi
+from l0arm.gating.step import Loss, NonFiniteLoss, Objective, check_phi, depends
 from l0arm.gating.synchrony import check_synchronised
 from l0arm.gating.undoing import undone_if_refused
 from l0arm.gating.validation import check_gates
@@ -100,7 +100,7 @@ class Gated(Exclusive):
             self.extras = nn.ModuleDict({} if method.extras is None else method.extras(self))
             with torch.enable_grad():
                 penalty = self.penalty()  # refuse now a strength that does not fit the groups
-            self._priced = _depends(penalty, self.phi)  # the penalty of a NaN is then a NaN
+            self._priced = depends(penalty, self.phi)  # a NaN in phi is then one in the penalty
             if method.check is not None:
                 method.check(self)
 
@@ -158,12 +158,8 @@ class Gated(Exclusive):
     def _draw_and_call(self, *args: Any, **kwargs: Any) -> Any:
         self.check_mode(trains=False)
         if self.training:
-            gates = self.gates
-            check_phi(self.layout, gates)
-            z = gates.sample()
-        else:
-            z = self.deterministic()
-        with self.drawn(z):
+            check_phi(self.layout, self.gates)
+        with self.drawn(self.gates.sample() if self.training else self.deterministic()):
             return self._call(*args, **kwargs)
 
     def _call(self, *args: Any, **kwargs: Any) -> Any:
@@ -207,8 +203,8 @@ class Gated(Exclusive):
 
         The estimator calls the closure as often as it needs to (draw the batch outside it). All
         evaluations see the same state of the random number generators, and only the first with a
-        graph writes buffers. A loss that is not finite raises, with everything as it was, and so
-        does an interrupt. Other threads that use the model wait meanwhile.
+        graph writes buffers. If anything raises (a loss that is not finite, an interrupt), weights
+        and buffers are as before. Other threads that use the model wait meanwhile.
         """
         objective = Objective(self, closure)
         try:
@@ -349,9 +345,3 @@ class Gated(Exclusive):
 
     def extra_repr(self) -> str:
         return f"groups={[f'{g.name}({g.units})' for g in self.groups]}, execution={self.execution}"
-
-
-def _depends(value: Tensor, parameter: nn.Parameter) -> bool:
-    if not value.requires_grad:
-        return False
-    return torch.autograd.grad(value, parameter, allow_unused=True)[0] is not None

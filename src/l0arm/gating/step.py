@@ -86,6 +86,13 @@ def check_phi(layout: Layout, gates: Gates) -> None:
             raise NonFiniteGates(group.name, count, group.units)
 
 
+def depends(value: Tensor, parameter: Tensor) -> bool:
+    """Whether a value depends on a parameter."""
+    if not value.requires_grad:
+        return False
+    return torch.autograd.grad(value, parameter, allow_unused=True)[0] is not None
+
+
 class Loss(NamedTuple):
     """What to minimise: ``total.backward()`` trains theta and phi."""
 
