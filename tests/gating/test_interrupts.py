@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.helpers.interrupts import interrupt, interrupt_everywhere
+from tests.helpers.interrupts import Untouched, interrupt, interrupt_everywhere
 from torch import Tensor, nn
-from torch.overrides import _get_current_function_mode_stack
 from torch.utils.checkpoint import checkpoint
 
 from l0arm import Gated, Group, Loss, Slice, sparsify
@@ -59,41 +58,6 @@ def step(gated: Gated) -> Callable[[], Loss]:
     return run
 
 
-class Untouched:
-    """The tensors of a model, their values, and what it computes."""
-
-    def __init__(self, gated: Gated, *, buffers: bool = True) -> None:
-        self.gated = gated
-        named = [*gated.model.named_parameters(), *(gated.model.named_buffers() if buffers else ())]
-        self.tensors = {name: (tensor, tensor.detach().clone()) for name, tensor in named}
-        self.training = gated.training
-        self.output = self.evaluated()
-        self.dense = self.evaluated(dense=True)
-
-    def evaluated(self, *, dense: bool = False) -> Tensor:
-        with torch.no_grad():
-            output: Tensor = (self.gated.eval().model if dense else self.gated.eval())(X)
-        self.gated.train(self.training)
-        return output
-
-    def check_state(self) -> None:
-        engine, model = self.gated.engine, self.gated.model
-        assert engine.current is None
-        assert not engine.entered
-        assert not engine.turn.mine
-        assert torch.is_grad_enabled()
-        assert not _get_current_function_mode_stack()
-        now = dict([*model.named_parameters(), *model.named_buffers()])
-        for name, (tensor, values) in self.tensors.items():
-            assert now[name] is tensor
-            assert torch.equal(tensor, values)
-
-    def check(self) -> None:
-        self.check_state()
-        assert torch.equal(self.evaluated(), self.output)
-        assert torch.equal(self.evaluated(dense=True), self.dense)
-
-
 def set_phi(gated: Gated, phi: float) -> None:
     gated.phi.data = torch.where(gated.phi > 0, phi, -phi).view_as(gated.phi)
 
@@ -106,7 +70,7 @@ def test_an_interrupt_at_any_line_of_a_loss_leaves_everything_as_it_was(
     gated = gate(execution)
     if phi is not None:
         set_phi(gated, phi)
-    assert interrupt_everywhere(step(gated), Untouched(gated).check) > 300
+    assert interrupt_everywhere(step(gated), Untouched(gated, X).check) > 300
 
 
 @pytest.mark.parametrize(("execution", "training"), [("sliced", False), ("masked", True)])
@@ -115,7 +79,7 @@ def test_an_interrupt_at_any_line_of_a_call_leaves_everything_as_it_was(
 ) -> None:
     gated = gate(execution).train(training)
     # Training writes running statistics, as in every network.
-    untouched = Untouched(gated, buffers=not training)
+    untouched = Untouched(gated, X, buffers=not training)
     check = untouched.check_state if training else untouched.check
 
     def run() -> None:
@@ -129,14 +93,14 @@ def test_an_interrupt_at_any_line_of_a_call_leaves_everything_as_it_was(
 def test_an_interrupt_at_any_instruction_of_a_loss_leaves_everything_as_it_was() -> None:
     """Except the last one of ``loss``, which returns the result: no signal is handled there."""
     gated = gate()
-    check = Untouched(gated).check
+    check = Untouched(gated, X).check
     assert interrupt_everywhere(step(gated), check, "opcode", skip=("Gated.loss",)) > 3000
 
 
 def test_an_interrupt_at_any_line_of_a_chosen_draw_leaves_everything_as_it_was() -> None:
     """Python itself calls ``__exit__``, so its first line is the one place that nothing guards."""
     gated = gate().eval()
-    untouched = Untouched(gated)
+    untouched = Untouched(gated, X)
 
     def run() -> None:
         with gated.drawn(Z):
@@ -151,7 +115,7 @@ def test_after_an_interrupt_of_a_recomputation_the_next_call_is_right(
 ) -> None:
     """Nothing of the library is below ``backward``, so the next use of the model cleans up."""
     gated = gate(execution, checkpoints=True)
-    untouched = Untouched(gated, buffers=False)
+    untouched = Untouched(gated, X, buffers=False)
     for points in range(0, 10_000, 3):
         total = step(gated)().total
         gated.model.norm.reset_running_stats()
@@ -166,7 +130,7 @@ def test_after_an_interrupt_of_a_recomputation_the_next_call_is_right(
 def test_an_interrupted_loss_with_noise_on_weights_leaves_no_noise() -> None:
     torch.manual_seed(0)
     gated = sparsify(MLP((4, 6, 2)), method="sparse-vd", lam=0.1)
-    assert interrupt_everywhere(step(gated), Untouched(gated).check) > 300
+    assert interrupt_everywhere(step(gated), Untouched(gated, X).check) > 300
 
 
 # Copies
@@ -212,7 +176,7 @@ def test_a_copy_inside_the_call_of_a_module_is_refused(use: Callable[[Gated], ob
     with torch.no_grad(), pytest.raises(RuntimeError, match=message):
         gated(X)
     handle.remove()
-    untouched = Untouched(gated)
+    untouched = Untouched(gated, X)
     untouched.check_state()
 
 

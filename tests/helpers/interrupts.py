@@ -8,7 +8,12 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import torch
+from torch import Tensor
+from torch.overrides import _get_current_function_mode_stack
+
 import l0arm
+from l0arm import Gated
 
 LIBRARY = str(Path(l0arm.__file__).parent)
 
@@ -70,3 +75,38 @@ def interrupt_everywhere(
             return at
         check()
     raise AssertionError
+
+
+class Untouched:
+    """The tensors of a model, their values, and what it computes."""
+
+    def __init__(self, gated: Gated, x: Tensor, *, buffers: bool = True) -> None:
+        self.gated, self.x = gated, x
+        named = [*gated.model.named_parameters(), *(gated.model.named_buffers() if buffers else ())]
+        self.tensors = {name: (tensor, tensor.detach().clone()) for name, tensor in named}
+        self.training = gated.training
+        self.output = self.evaluated()
+        self.dense = self.evaluated(dense=True)
+
+    def evaluated(self, *, dense: bool = False) -> Tensor:
+        with torch.no_grad():
+            output: Tensor = (self.gated.eval().model if dense else self.gated.eval())(self.x)
+        self.gated.train(self.training)
+        return output
+
+    def check_state(self) -> None:
+        engine, model = self.gated.engine, self.gated.model
+        assert engine.current is None
+        assert not engine.entered
+        assert not engine.turn.mine
+        assert torch.is_grad_enabled()
+        assert not _get_current_function_mode_stack()
+        now = dict([*model.named_parameters(), *model.named_buffers()])
+        for name, (tensor, values) in self.tensors.items():
+            assert now[name] is tensor
+            assert torch.equal(tensor, values)
+
+    def check(self) -> None:
+        self.check_state()
+        assert torch.equal(self.evaluated(), self.output)
+        assert torch.equal(self.evaluated(dense=True), self.dense)

@@ -63,7 +63,7 @@ def compact(
 
     Example:
         >>> import l0arm
-        >>> gated = l0arm.sparsify(l0arm.models.MLP((6, 5, 3)), lam=0.0)
+        >>> gated = l0arm.sparsify(l0arm.models.MLP((6, 5, 3)), lam=0.0, initial=0.9)
         >>> gated.phi.data[:] = 9.0
         >>> gated.phi.data[6:8] = -9.0  # two of the five hidden units
         >>> small = compact(gated, example_inputs=torch.rand(4, 6))

@@ -32,7 +32,7 @@ def expand(small: nn.Module, gated: Gated, *, round_to: int | None = None) -> nn
 
     Example:
         >>> import l0arm
-        >>> gated = l0arm.sparsify(l0arm.models.MLP((6, 5, 3)), lam=0.0)
+        >>> gated = l0arm.sparsify(l0arm.models.MLP((6, 5, 3)), lam=0.0, initial=0.9)
         >>> [tuple(p.shape) for p in expand(gated.compact(), gated).parameters()]
         [(5, 6), (5,), (3, 5), (3,)]
     """

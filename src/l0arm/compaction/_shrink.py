@@ -39,7 +39,7 @@ def shrink(
 
     Example:
         >>> import l0arm
-        >>> gated = l0arm.sparsify(l0arm.models.MLP((6, 5, 3)), lam=0.0)
+        >>> gated = l0arm.sparsify(l0arm.models.MLP((6, 5, 3)), lam=0.0, initial=0.9)
         >>> gated.phi.data[6:8] = -9.0
         >>> [group.units for group in shrink(gated).groups]
         [6, 3]

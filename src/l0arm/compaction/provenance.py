@@ -111,7 +111,7 @@ def certificate(small: nn.Module) -> Certificate:
 
     Example:
         >>> import l0arm, torch
-        >>> gated = l0arm.sparsify(l0arm.models.MLP((6, 5, 3)), lam=0.0)
+        >>> gated = l0arm.sparsify(l0arm.models.MLP((6, 5, 3)), lam=0.0, initial=0.9)
         >>> small = l0arm.compact(gated, example_inputs=torch.rand(4, 6))
         >>> certificate(small).passed
         True

@@ -63,7 +63,7 @@ class Certificate:
 
     Example:
         >>> import l0arm
-        >>> gated = l0arm.sparsify(l0arm.models.MLP((6, 5, 3)), lam=0.0)
+        >>> gated = l0arm.sparsify(l0arm.models.MLP((6, 5, 3)), lam=0.0, initial=0.9)
         >>> small = l0arm.compact(gated, example_inputs=torch.rand(4, 6))
         >>> certificate = l0arm.certificate(small)
         >>> certificate.passed, certificate.dtype, certificate.largest < 1e-12

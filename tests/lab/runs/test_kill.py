@@ -13,7 +13,7 @@ from l0arm.lab.runs.checkpoint import newest_checkpoint
 from l0arm.lab.runs.folder import RunFolder
 
 SETTINGS = (
-    "--set data.name=mnist-mini --set data.limit=2000 --epochs 3 --quiet --checkpoint-every 0.05"
+    "--set data.name=mnist-mini --set data.limit=2000 --epochs 6 --quiet --checkpoint-every 0.05"
 )
 
 
@@ -44,7 +44,7 @@ def wait_for_work(process: Command, folder: RunFolder, chance: random.Random) ->
         if lock.exists() and lock.read_text() == str(process.pid):
             break
         time.sleep(0.01)
-    time.sleep(chance.uniform(0.0, 0.4))
+    time.sleep(chance.uniform(0.0, 0.2))
 
 
 def compare(tmp_path: Path, recipe: str, kills: int, seed: int) -> int:

@@ -90,7 +90,7 @@ def save(
 
     Example:
         >>> import l0arm, tempfile
-        >>> gated = l0arm.sparsify(l0arm.models.MLP((6, 5, 3)), lam=0.0)
+        >>> gated = l0arm.sparsify(l0arm.models.MLP((6, 5, 3)), lam=0.0, initial=0.9)
         >>> path = save(gated, tempfile.mkdtemp(), metrics={"accuracy": 98.5})
         >>> sorted(file.name for file in path.iterdir())
         ['README.md', 'l0arm.json', 'model.safetensors']
@@ -178,7 +178,7 @@ def load(folder: str | Path, factory: Callable[[], nn.Module]) -> nn.Module:
 
     Example:
         >>> import l0arm, tempfile
-        >>> gated = l0arm.sparsify(l0arm.models.MLP((6, 5, 3)), lam=0.0)
+        >>> gated = l0arm.sparsify(l0arm.models.MLP((6, 5, 3)), lam=0.0, initial=0.9)
         >>> path = l0arm.save(gated, tempfile.mkdtemp())
         >>> small = load(path, lambda: l0arm.models.MLP((6, 5, 3)))
         >>> small(torch.rand(4, 6)).shape
@@ -229,7 +229,7 @@ def inspect_saved(folder: str | Path) -> Description:
 
     Example:
         >>> import l0arm, tempfile
-        >>> gated = l0arm.sparsify(l0arm.models.MLP((6, 5, 3)), lam=0.0)
+        >>> gated = l0arm.sparsify(l0arm.models.MLP((6, 5, 3)), lam=0.0, initial=0.9)
         >>> path = l0arm.save(gated, tempfile.mkdtemp(), metrics={"accuracy": 98.5})
         >>> inspect_saved(path).metrics
         {'accuracy': 98.5}
