@@ -108,10 +108,11 @@ def prune(
     Example:
         >>> import torch, l0arm
         >>> import torch.nn.functional as F
+        >>> _ = torch.manual_seed(0)
         >>> x, y = torch.randn(60, 6), torch.arange(60) % 3
         >>> batches = [(x[i : i + 20], y[i : i + 20]) for i in range(0, 60, 20)]
         >>> net = torch.nn.Sequential(nn.Linear(6, 32), nn.ReLU(), nn.Linear(32, 3))
-        >>> result = l0arm.prune(net, batches, F.cross_entropy, budget="50%", epochs=8, quiet=True)
+        >>> result = l0arm.prune(net, batches, F.cross_entropy, budget="50%", epochs=20, quiet=True)
         >>> result.small.parameters <= result.dense.parameters / 2
         True
     """
