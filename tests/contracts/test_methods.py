@@ -76,6 +76,7 @@ def _half_closed(gated: Gated) -> None:
     """Move what decides about a gate to both sides of the threshold."""
     half = torch.rand(gated.layout.gates) < 0.4
     columns = {"sbp": {0: 0.0, 1: 4.0}, "bc-gnj": {0: 0.1, 1: 0.0}, "bc-ghs": {2: -9.0, 3: -9.0}}
+    columns["vibnet"] = {0: 0.1, 1: 0.0}
     with torch.no_grad():
         for column, value in columns.get(gated.method.name, {}).items():
             gated.phi[half, column] = value

@@ -30,6 +30,7 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "random": {"keep": 0.25},
     "sbp": {"lam": 1 / 100},
     "sparse-vd": {"lam": 1 / 100},
+    "vibnet": {"lam": 1 / 100},
 }
 
 

@@ -9,6 +9,7 @@ import torch
 
 from l0arm.gates import TruncatedLogNormal
 from l0arm.penalties.kl import (
+    bottleneck_kl,
     gamma_kl,
     inverse_gamma_kl,
     log_uniform_kl,
@@ -64,6 +65,29 @@ def test_normal_to_standard_normal(mean: float, log_variance: float) -> None:
     expected = (-(e**2) / 2 - log_variance / 2 + x**2 / 2) @ mass
     found = standard_normal_kl(*torch.tensor([mean, log_variance], dtype=torch.float64))
     assert found.item() == pytest.approx(float(expected), abs=1e-9)
+
+
+@pytest.mark.parametrize(("mean", "log_variance"), [(1.0, -9.0), (0.3, -1.0), (-2.0, 1.0)])
+def test_normal_to_the_best_centred_normal(mean: float, log_variance: float) -> None:
+    e, mass = normal()
+    x = mean + math.exp(log_variance / 2) * e
+
+    def divergence(log_xi: float) -> float:
+        log_q = -(e**2) / 2 - log_variance / 2
+        return float((log_q + x**2 / (2 * math.exp(log_xi)) + log_xi / 2) @ mass)
+
+    best = math.log(mean**2 + math.exp(log_variance))
+    found = bottleneck_kl(*torch.tensor([mean, log_variance], dtype=torch.float64)).item()
+    assert found == pytest.approx(divergence(best), rel=1e-9)
+    assert all(found < divergence(best + away) for away in (-0.1, -1e-3, 1e-3, 0.1))
+
+
+def test_the_price_of_a_unit_that_is_only_noise_is_0() -> None:
+    mean = torch.tensor([0.0, 1e-6], requires_grad=True)
+    price = bottleneck_kl(mean, torch.zeros(2))
+    price.sum().backward()
+    assert torch.allclose(price, torch.tensor([0.0, 5e-13]), atol=1e-15)
+    assert torch.all(mean.grad.isfinite())
 
 
 def true_log_uniform_kl(log_alpha: float) -> float:

@@ -21,6 +21,7 @@ from l0arm.methods._magnitude import magnitude
 from l0arm.methods._random_units import random_units
 from l0arm.methods._sbp import sbp
 from l0arm.methods._sparse_vd import sparse_vd
+from l0arm.methods._vibnet import vibnet
 from l0arm.methods.course import Course
 
 METHODS: dict[str, Callable[..., Method]] = {
@@ -39,6 +40,7 @@ METHODS: dict[str, Callable[..., Method]] = {
     "random": random_units,
     "sbp": sbp,
     "sparse-vd": sparse_vd,
+    "vibnet": vibnet,
 }
 
 __all__ = [
@@ -61,4 +63,5 @@ __all__ = [
     "random_units",
     "sbp",
     "sparse_vd",
+    "vibnet",
 ]

@@ -30,6 +30,16 @@ def standard_normal_kl(mean: Tensor, log_variance: Tensor) -> Tensor:
     return (log_variance.exp() + mean**2 - 1 - log_variance) / 2
 
 
+def bottleneck_kl(mean: Tensor, log_variance: Tensor) -> Tensor:
+    """KL(N(mean, variance) || N(0, xi)) with the best xi, which is mean^2 + variance.
+
+    This is log(1 + mean^2 / variance) / 2 (Dai, Zhu, Guo, Wipf 2018).
+    """
+    # softplus(log(mean^2 / variance)) neither overflows nor loses a small ratio.
+    tiny = torch.finfo(mean.dtype).tiny
+    return F.softplus(torch.log(mean**2 + tiny) - log_variance) / 2
+
+
 def gamma_kl(mean: Tensor, variance: Tensor, scale: float = 1.0) -> Tensor:
     """KL(LogNormal(mean, variance) || Gamma(1/2, scale))."""
     entropy = (mean + variance.log() + 1 + math.log(2)) / 2

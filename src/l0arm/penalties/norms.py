@@ -44,7 +44,8 @@ class L0:
 
     def __call__(self, gated: Gated, gates: Gates) -> Tensor:
         probs = gates.open_probability
-        return torch.dot((gated.sizes * per_gate(self.lam, gated)).to(probs.dtype), probs)
+        strength = gated.constant(self, lambda: gated.sizes * per_gate(self.lam, gated))
+        return torch.dot(strength.to(probs.dtype), probs)
 
 
 @dataclass(frozen=True)
