@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from l0arm import Gated, Group, HardSigmoid, Slice, architecture, shrink, sparsify
+from l0arm.compaction import InputSelection
 from l0arm.models import MLP
 
 NETWORKS = ["mlp", "lenet5", "wrn"]
@@ -27,7 +28,8 @@ def at(gated: Gated, z: Tensor, net: Any) -> dict[str, Tensor]:
     with gated.drawn(z):
         output = gated(net.x)
     F.cross_entropy(output, net.y).backward()
-    grads = {name: p.grad for name, p in gated.model.named_parameters()}
+    named = gated.model.named_parameters()
+    grads = {name.replace("fc1.module.", "fc1."): p.grad for name, p in named}
     return {"output": output.detach(), **grads}
 
 
@@ -56,7 +58,7 @@ def positions(gated: Gated, smaller: Gated) -> Tensor:
     for n, group in enumerate(gated.groups):
         span = gated.layout.span(n)
         flat = torch.arange(span.start, span.stop)
-        if group.select is None:
+        if group.select is None or len(gated.groups) == 3:  # MLP: nothing makes its inputs
             flat = flat[flat % 3 != 0]
         elif len(gated.groups) == 4:  # LeNet: flattened inputs of filters that went
             filters = torch.arange(20, 70) % 3 != 0
@@ -85,6 +87,31 @@ def test_training_goes_on_as_it_would_have(name: str, network: Any) -> None:
             optimizer.step()
         outputs.append(gated.eval()(net.x).detach())
     torch.testing.assert_close(*outputs, rtol=1e-9, atol=1e-10)
+
+
+def test_inputs_that_nothing_makes_go_for_good_and_again(network: Any) -> None:
+    """Twice shrunk, an MLP reads its remaining inputs by one selection, and steps cut nothing."""
+    net = network("mlp")
+    gated = net.gated()
+    gated.phi.data.fill_(9.0)
+    gated.phi.data[:100] = -9.0
+    once = shrink(gated)
+    once.phi.data[:84] = -9.0
+    twice = shrink(once)
+    z = torch.ones_like(gated.phi)
+    z[:184] = 0.0
+    before, after = at(gated, z, net), at(twice, torch.ones_like(twice.phi), net)
+    torch.testing.assert_close(after["output"], before["output"], rtol=1e-10, atol=1e-10)
+    for key in after:
+        expected = before[key][:, 184:] if key == "fc1.weight" else before[key]
+        torch.testing.assert_close(after[key], expected, rtol=1e-9, atol=1e-10)
+    assert isinstance(twice.model.fc1, InputSelection)
+    assert twice.model.fc1.index.tolist() == list(range(184, 784))
+    assert isinstance(twice.model.fc1.module, nn.Linear)
+    assert twice.groups[0].select == Slice("fc1.module", -1)
+    assert architecture(twice) == architecture(once) == "600-300-100"
+    small = twice.eval().compact(example_inputs=net.x)
+    torch.testing.assert_close(small(net.x), twice(net.x), rtol=1e-10, atol=1e-10)
 
 
 def test_phi_and_its_state_go_along(network: Any) -> None:

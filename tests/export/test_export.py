@@ -1,5 +1,6 @@
 """Exported networks compute what the compact ones do, for batches of any size."""
 
+import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -203,3 +204,18 @@ def test_a_network_that_writes_into_its_input_is_compared_on_the_same_one(tmp_pa
     made = export_program(Centering(), x, tmp_path / "network.pt2")
     assert made.parity.largest == 0.0
     assert torch.equal(x, before)
+
+
+def test_a_full_disk_is_an_error_and_not_the_end_of_the_process(tmp_path: Path) -> None:
+    """In a child process: torch's own writer aborts it."""
+    code = (
+        "import resource, sys, torch\nfrom torch import nn\n"
+        "from l0arm.export import export_program\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))\n"
+        "try:\n    export_program(nn.Linear(3, 2), torch.rand(4, 3), sys.argv[1])\n"
+        "except OSError as error:\n    print(error.strerror)\n"
+    )
+    line = [sys.executable, "-W", "ignore", "-c", code, str(tmp_path / "net.pt2")]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout.strip()) == (0, "File too large"), done.stderr[-500:]
+    assert not list(tmp_path.iterdir())

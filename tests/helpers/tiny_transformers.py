@@ -1,4 +1,4 @@
-"""BERT, GPT-2 and Llama from their configurations, small, with random weights."""
+"""BERT, GPT-2, Llama, ViT and T5 from their configurations, small, with random weights."""
 
 import pytest
 from torch import nn
@@ -45,3 +45,32 @@ def llama(heads: int = 4) -> nn.Module:
         pad_token_id=0,
     )
     return transformers.LlamaForCausalLM(config)
+
+
+def bert_classifier() -> nn.Module:
+    return transformers.BertForSequenceClassification(bert().config)
+
+
+def vit() -> nn.Module:
+    config = transformers.ViTConfig(
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=48,
+        image_size=16,
+        patch_size=4,
+    )
+    return transformers.ViTForImageClassification(config)
+
+
+def t5() -> nn.Module:
+    config = transformers.T5Config(
+        vocab_size=50,
+        d_model=32,
+        d_kv=8,
+        d_ff=48,
+        num_layers=2,
+        num_heads=4,
+        decoder_start_token_id=0,
+    )
+    return transformers.T5ForConditionalGeneration(config)

@@ -115,7 +115,7 @@ WRONG: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     ),
     "a way unknown": (
         lambda r: r["groups"][0].update(execution="fast"),
-        "execution must be one of as is, patched, replaced, masked; got 'fast'",
+        "execution must be one of as is, patched, replaced, skipped, masked; got 'fast'",
     ),
     "another version": (lambda r: r.update(version=2), "expected format 'l0arm-plan', version 1"),
     "another format": (lambda r: r.update(format="x"), "got 'x', version 1"),

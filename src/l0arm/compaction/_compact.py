@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -18,6 +19,8 @@ from l0arm.compaction.provenance import (
     remember,
     set_provenance,
 )
+from l0arm.costs.budget import BudgetWarning
+from l0arm.costs.fitting import as_cut
 from l0arm.equality.certificate import Certificate, issue_certificate
 from l0arm.equality.example import Example
 from l0arm.gating import Gated
@@ -79,10 +82,30 @@ def compact(
                 "sparsify"
             )
     z_bar = gated.deterministic(round_to)
+    _warn_if_over_budget(gated, z_bar)
     evidence = None if example is None else issue_certificate(gated, z_bar, example)
     small = cut_for_good(gated, z_bar, evidence, optimizer)
     remember(gated, small)
     return small
+
+
+def _warn_if_over_budget(gated: Gated, z_bar: Tensor) -> None:
+    """Name a network that costs more than its budget."""
+    budget = gated.budget
+    left = None if budget is None else as_cut(gated, z_bar)
+    if budget is None or left is None or budget.fits(left):
+        return
+    over = ", ".join(
+        f"{what} {100 * share:.1f} % (budget {100 * limit:.1f} %)"
+        for what, (share, _, limit) in budget.shares(left).items()
+        if share > limit
+    )
+    warnings.warn(
+        f"the compact network is over its budget: {over}; call l0arm.fit_threshold(gated) or "
+        "l0arm.pruning.decide(gated) first, with the same round_to: sparsify(..., round_to=...)",
+        BudgetWarning,
+        stacklevel=3,
+    )
 
 
 def cut_for_good(
@@ -97,7 +120,7 @@ def cut_for_good(
     transfer = None if optimizer is None else Transfer(optimizer, gated, draw)
     small = cut_copy(gated, draw)
     if transfer is not None:
-        transfer(small, None)
+        transfer(dict(small.named_parameters()), None)
     once = provenance_of(gated.model) is None
     origin = Origin.of(gated, draw, attributes_of(small, gated.groups)) if once else None
     return set_provenance(select_inputs(small, gated.layout, draw), Provenance(origin, evidence))

@@ -10,6 +10,7 @@ from l0arm.gating import Gated
 from l0arm.gating.cutting import permanent_draw, plain_copy
 from l0arm.gating.draw import Draw
 from l0arm.gating.layout import Layout, TensorCut, named_tensors
+from l0arm.gating.norms import shrunk_weight
 
 
 def expand(small: nn.Module, gated: Gated, *, round_to: int | None = None) -> nn.Module:
@@ -44,8 +45,10 @@ def expand(small: nn.Module, gated: Gated, *, round_to: int | None = None) -> nn
     for name, tensor in named_tensors(dense).items():
         if id(tensor) not in new:
             new[id(tensor)] = _placed(name, tensor, there.get(names(name)), cuts.get(name), draw)
+    modules = dict(small.named_modules(remove_duplicate=False))
     for name, module in dense.named_modules():
-        module.training = small.get_submodule(names(name)).training
+        if names(name) in modules:  # those of closed branches are gone
+            module.training = modules[names(name)].training
         for home in (module._parameters, module._buffers):
             for key, old in home.items():
                 if old is not None:
@@ -74,7 +77,11 @@ class _Names:
 def _placed(
     name: str, dense: Tensor, small: Tensor | None, spec: TensorCut | None, draw: Draw
 ) -> Tensor:
-    """The small tensor at the positions it was cut from."""
+    """The small tensor at the positions it was cut from. One of a closed branch is zero."""
+    if small is None and draw.is_absent(name):
+        if not isinstance(dense, nn.Parameter):
+            return dense.clone()
+        return nn.Parameter(torch.zeros_like(dense), dense.requires_grad)
     axes = {} if spec is None else spec.axes
     kept = [draw.kept(axes[dim]).index if dim in axes else None for dim in range(dense.dim())]
     shape = tuple(dense.shape[d] if k is None else len(k) for d, k in enumerate(kept))
@@ -88,6 +95,8 @@ def _placed(
         is_parameter = isinstance(dense, nn.Parameter)
         new = torch.zeros_like(dense) if is_parameter else dense.clone()
         new = new.to(small.device, small.dtype)
+        if spec is not None and spec.rms is not None:
+            small = shrunk_weight(small, spec.rms, len(dense))
         new[_grid(kept, dense.shape, small.device)] = small
     return nn.Parameter(new, small.requires_grad) if is_parameter else new
 

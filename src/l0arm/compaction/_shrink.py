@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from l0arm.compaction.optimizer import Transfer
 from l0arm.gating import Gated, Group, Slice
-from l0arm.gating.cutting import cut_copy
+from l0arm.gating.cutting import InputSelection, cut_copy, select_inputs
 from l0arm.gating.draw import Draw
 from l0arm.gating.layout import TensorCut, named_tensors, units_of
 from l0arm.gating.mask import close_dead_units
@@ -22,8 +22,9 @@ def shrink(
 
     Weights, buffers, phi and the optimizer's state are carried over. Under any draw, the result
     computes what ``gated`` computed with the removed gates closed. Every group keeps at least one
-    unit, and as many as its floor. Inputs that are gathered (``select``) stay gated, because no
-    producer can stop sending them. Call it between epochs; do not use the old Gated afterwards.
+    unit, and as many as its floor. Where inputs are gathered (``select``) that no group makes, such
+    as pixels, an ``InputSelection`` before their reader leaves the removed ones out. Where another
+    group makes them, they stay gated. Call it between epochs; do not use the old Gated afterwards.
 
     Args:
         gated: The gated model.
@@ -62,17 +63,36 @@ def shrink(
     draw = Draw(gated.layout, keep.to(gated.phi.dtype), writes=False)
     transfer = None if optimizer is None else Transfer(optimizer, gated, draw)
     small = cut_copy(gated, draw)
+    parameters = dict(small.named_parameters())
+    small, names = _select_for_good(small, gated, draw)
     smaller = Gated(
         small,
-        [_shrunk(gated, number, keep, draw) for number in range(len(gated.groups))],
+        [_shrunk(gated, number, keep, draw, names) for number in range(len(gated.groups))],
         gated.method,
         settings=gated.settings,
     ).train(gated.training)
     smaller.phi.data = gated.phi.detach()[keep].clone()
     smaller.estimator, smaller.estimator_state = gated.estimator, gated.estimator_state
     if transfer is not None:
-        transfer(small, smaller.phi)
+        transfer(parameters, smaller.phi)
     return smaller
+
+
+def _select_for_good(
+    small: nn.Module, gated: Gated, draw: Draw
+) -> tuple[nn.Module, dict[str, str]]:
+    """Leave removed inputs out before their readers, and map old names to new ones.
+
+    A reader that has a selection already keeps one.
+    """
+    before = {**named_tensors(small), **dict(small.named_modules())}
+    small = select_inputs(small, gated.layout, draw)
+    for outer in list(small.modules()):
+        if isinstance(outer, InputSelection) and isinstance(outer.module, InputSelection):
+            outer.index, outer.module = outer.index[outer.module.index], outer.module.module
+    after = (*named_tensors(small).items(), *small.named_modules())
+    now = {id(thing): name for name, thing in after}
+    return small, {name: now[id(thing)] for name, thing in before.items() if id(thing) in now}
 
 
 def _staying(gated: Gated, bound: float) -> Tensor:
@@ -81,12 +101,20 @@ def _staying(gated: Gated, bound: float) -> Tensor:
         probability = gated.gates.open_probability
     keep = probability >= bound
     for number, group in enumerate(gated.groups):
-        if group.select is not None or not group.makes:
+        if not (group.makes or _selects_alone(gated, group)):
             keep[gated.layout.span(number)] = True
     _keep_at_least_one(gated, keep, probability)
     keep = close_dead_units(gated.layout, keep.to(probability.dtype)) != 0
     _keep_at_least_one(gated, keep, probability)
     return keep
+
+
+def _selects_alone(gated: Gated, group: Group) -> bool:
+    """Whether a group gathers inputs that no other group makes. Their number is then constant."""
+    if group.select is None:
+        return False
+    _, axis = gated.layout.selections[group.select.tensor]
+    return len(axis.reaches) == 1
 
 
 def _keep_at_least_one(gated: Gated, keep: Tensor, probability: Tensor) -> None:
@@ -98,20 +126,25 @@ def _keep_at_least_one(gated: Gated, keep: Tensor, probability: Tensor) -> None:
             keep[span.start + probability[span].topk(least).indices] = True
 
 
-def _shrunk(gated: Gated, number: int, keep: Tensor, draw: Draw) -> Group:
-    """The group with its remaining units, at their positions after the cut."""
+def _shrunk(gated: Gated, number: int, keep: Tensor, draw: Draw, names: dict[str, str]) -> Group:
+    """The group with its remaining units, at their positions after the cut, under new names."""
     group = gated.groups[number]
     staying = keep[gated.layout.span(number)].nonzero().squeeze(1).tolist()
 
     def moved(pieces: tuple[Slice, ...]) -> tuple[Slice, ...]:
-        return tuple(_moved(gated, group, piece, staying, draw) for piece in pieces)
+        found = [_moved(gated, group, piece, staying, draw) for piece in pieces]
+        return tuple(replace(piece, tensor=names[piece.tensor]) for piece in found)
 
+    select = group.select
     return replace(
         group,
         units=len(staying),
         reads=moved(group.reads),
         makes=moved(group.makes),
         counts=moved(group.counts),
+        select=None if select is None else replace(select, tensor=names[select.tensor]),
+        patches=tuple(replace(patch, module=names[patch.module]) for patch in group.patches),
+        norms=tuple(replace(norm, module=names[norm.module]) for norm in group.norms),
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -38,10 +40,14 @@ class Transfer:
             for key, value in optimizer.state.get(gated.phi, {}).items()
         }
 
-    def __call__(self, small: nn.Module, phi: nn.Parameter | None) -> None:
-        """Replace the parameters by those of the small model, and phi by the new one, if any."""
-        optimizer, parameters = self._optimizer, dict(small.named_parameters())
-        new = {id(p): parameters[self._name(p)] for p in _weights(optimizer, self._gated)}
+    def __call__(self, small: Mapping[str, nn.Parameter], phi: nn.Parameter | None) -> None:
+        """Replace the parameters by those of the small model, and phi by the new one, if any.
+
+        The parameters of the small model have the names of the gated one's.
+        """
+        optimizer = self._optimizer
+        names = {id(p): self._name(p) for p in _weights(optimizer, self._gated)}
+        new = {key: small[name] for key, name in names.items() if name in small}  # not cut branches
         if phi is not None:
             new[id(self._gated.phi)] = phi
         optimizer.state.clear()
@@ -84,7 +90,7 @@ def _cut_state(value: Any, parameter: Tensor, spec: TensorCut | None, draw: Draw
     """Cut a tensor of the parameter's shape like the parameter; numbers stay as they are."""
     if not _is_shaped(value, parameter, key):
         return value
-    return value.clone() if spec is None else theta(value, spec, draw).clone()
+    return value.clone() if spec is None else theta(value, replace(spec, rms=None), draw).clone()
 
 
 def _is_shaped(value: Any, parameter: Tensor, key: str) -> bool:

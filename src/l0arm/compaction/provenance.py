@@ -132,4 +132,5 @@ def attributes_of(model: nn.Module, groups: Sequence[Group]) -> dict[str, int]:
         f"{patch.module}.{patch.attribute}": getattr(modules[patch.module], patch.attribute)
         for group in groups
         for patch in group.patches
+        if patch.module in modules  # those of closed branches are gone
     }

@@ -17,8 +17,9 @@ from l0arm.gating.layout import Layout
 SEED = 0x10A2
 RESAMPLED = 2  # inputs with resampled values
 SMALLER = 1 / 64  # saturation hides differences, so one input is small
-Closed = Literal["one", "half", "rest"]  # units that a mask closes; "rest" is all but one
+Closed = Literal["one", "half", "most", "rest"]  # units that a mask closes; "rest": all but one
 KINDS: tuple[Closed, ...] = ("one", "half", "rest")
+FEW = 8  # "most" leaves so many units open, or half of them if those are fewer
 
 
 def inputs_like(model: nn.Module, example: Example, random: torch.Generator) -> Iterator[Example]:
@@ -118,7 +119,7 @@ def _resampled(tensor: Tensor, random: torch.Generator) -> Tensor:
 def mask_with_closed(
     layout: Layout, closed: Closed, device: torch.device, group: int | None = None
 ) -> Tensor:
-    """Gates with one unit, half of the units, or all but one closed, in every group or in one.
+    """Gates with one unit, half, most or all but one closed, in every group or in one.
 
     Which units are closed is random, but depends on the name of their group alone. So a group is
     compared on the same masks whatever other groups there are.
@@ -126,8 +127,10 @@ def mask_with_closed(
     z = torch.ones(layout.gates, device=device)
     for number in range(len(layout.groups)) if group is None else (group,):
         name, units = layout.groups[number].name, layout.groups[number].units
-        count = {"one": 1, "half": units // 2, "rest": units - 1}[closed]
-        random = torch.Generator().manual_seed(SEED + zlib.crc32(f"{closed} {name}".encode()))
+        half, most = units // 2, max(units // 2, units - FEW)
+        count = {"one": 1, "half": half, "most": most, "rest": units - 1}[closed]
+        kind = "half" if count == half else closed
+        random = torch.Generator().manual_seed(SEED + zlib.crc32(f"{kind} {name}".encode()))
         order = torch.randperm(units, generator=random)
         z[layout.span(number).start + order[:count].to(device)] = 0.0
     return z

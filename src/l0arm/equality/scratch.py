@@ -22,6 +22,7 @@ from l0arm.equality.example import (
     zero_dropout_rates,
 )
 from l0arm.equality.inputs import SEED
+from l0arm.equality.widened import Widened, put_back, saving_less, widen_large
 from l0arm.gating.cutting import cut, select_inputs
 from l0arm.gating.draw import Draw
 from l0arm.gating.engine import Engine
@@ -59,9 +60,11 @@ class ScratchModel:
         float32.
         """
         own = {key: tensor.dtype for key, tensor in named_tensors(self.model).items()}
-        for dtype in (torch.float64, torch.float32, None):
+        self._widened = widen_large(self.model)
+        attempts = (torch.float64, torch.float64, torch.float32, None)
+        for dtype in attempts if self._widened else attempts[1:]:
             for key, tensor in named_tensors(self.model).items():
-                if tensor.is_floating_point():
+                if tensor.is_floating_point() and tensor.dtype != dtype:
                     tensor.data = tensor.data.to(own[key] if dtype is None else dtype)
             cast = example if dtype is None else example.map(partial(_cast, dtype=dtype))
             watch = _DowncastWatch()
@@ -70,11 +73,17 @@ class ScratchModel:
                     outputs = self.run(self.model, cast)
             except Exception as error:  # whatever a forward raises
                 failed = error
+                self.put_back()  # weights that only act as float64 may not suit this model
                 continue
             exact = dtype == torch.float64 and not watch.downcasts
             exact = exact and not any(_is_rounded(t) for t in outputs.values())
             return torch.float64 if exact else torch.float32, cast, outputs
         raise ValueError(f"the model does not run on the example inputs: {first_line(failed)}")
+
+    def put_back(self) -> None:
+        """Give the model its own large weights again."""
+        put_back(self.model, self._widened)
+        self._widened = {}
 
     def run(
         self,
@@ -140,10 +149,38 @@ class ScratchModel:
         )
         return output_difference(one, other) > self.tolerance
 
+    def rounding(self, layout: Layout, z: Tensor, x: Example, mode: Mode) -> float:
+        """How far rounding alone moves the outputs under z, relative to max|y|.
+
+        Every weight and input moves by the precision of the type, up or down. In train mode
+        BatchNorm divides by the spread of a batch. With few, nearly equal values it amplifies this
+        by many orders of magnitude.
+        """
+        random = torch.Generator().manual_seed(SEED)
+        unit = torch.finfo(self.dtype).eps
+
+        def moved(tensor: Tensor) -> Tensor:
+            if not tensor.is_floating_point():
+                return tensor
+            signs = 2.0 * torch.randint(2, tensor.shape, generator=random) - 1.0
+            return tensor * (1.0 + unit * signs.to(tensor))
+
+        expected = self.zeroed(layout, z, x, mode)
+        tensors = named_tensors(self.model)  # the large ones of a large model stay as they are
+        own = {key: t.data for key, t in tensors.items() if not isinstance(t, Widened)}
+        try:
+            for key in own:
+                tensors[key].data = moved(own[key])
+            return output_difference(self.zeroed(layout, z, x.map(moved), mode), expected)
+        finally:
+            for key in own:
+                tensors[key].data = own[key]
+
     def small(self, layout: Layout, z: Tensor) -> nn.Module:
-        """The network that compaction makes of z."""
+        """The network that compaction makes of z. It shares the tensors that are not cut."""
         draw = Draw(layout, close_dead_units(layout, z), writes=False)
-        small = copy.deepcopy(self.model)
+        shared: dict[int, Any] = {id(t): t for t in named_tensors(self.model).values()}
+        small = copy.deepcopy(self.model, shared)
         cut(small, layout, draw)
         return select_inputs(small, layout, draw)
 
@@ -205,7 +242,8 @@ def _slopes(scratch: ScratchModel, layout: Layout, z: Tensor, x: Example) -> lis
     """
     gates = z.detach().clone().requires_grad_()
     try:
-        outputs = scratch.zeroed(layout, gates, x, graph=True)
+        with saving_less():
+            outputs = scratch.zeroed(layout, gates, x, graph=True)
         (slope,) = torch.autograd.grad(_projection(outputs), gates)
     except Exception:  # gates of tied weights refuse fractions; a forward may cut the graph
         return [0.0] * len(layout.groups)

@@ -6,8 +6,10 @@ network that compaction makes. Inputs have several scales, since saturation hide
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, NamedTuple
 
@@ -16,11 +18,20 @@ from torch import Tensor, nn
 
 from l0arm.equality.difference import has_comparable_entries, output_difference
 from l0arm.equality.example import Example
-from l0arm.equality.inputs import KINDS, SEED, at_scale, has_floats, mask_with_closed
-from l0arm.equality.scratch import Mode, Outputs, ScratchModel, first_line, invisible_groups
+from l0arm.equality.inputs import SEED, Closed, at_scale, has_floats, mask_with_closed
+from l0arm.equality.scratch import (
+    VISIBLE,
+    Mode,
+    Outputs,
+    ScratchModel,
+    first_line,
+    invisible_groups,
+)
 from l0arm.gating import Group
 from l0arm.gating.layout import Layout, named_tensors, resolve
 
+CLOSED: tuple[Closed, ...] = ("one", "most", "rest")  # the second also for the small network
+MODES: tuple[Mode, Mode] = ("eval", "train")
 SCALES = (1 / 16, 1 / 256)  # of inputs, beside that of the example
 PERTURBED = 1.2  # with the weights there are, signals of a deep network neither vanish nor explode
 MIXES = "dropping its units gives other values than zeroing them: the forward mixes or counts them"
@@ -28,6 +39,12 @@ COUNTS = (
     "compaction would change the values: the forward uses an attribute that counts its units, such "
     "as out_features"
 )
+ROUNDING = (
+    "rounding alone moves the outputs by {rounding:.0e} on the example, so dropping could not be "
+    "tried; plan with a larger batch, or larger or more varied inputs"
+)
+TILE = 2**20 - 3  # numbers of noise before it repeats; a prime, so that no two rows are alike
+AMPLIFIED = 100.0  # sums in another order differ by at most this many roundings of the weights
 BLIND = "no output holds finite numbers other than whole ones, so that nothing shows a difference"
 
 
@@ -38,6 +55,14 @@ class _Case(NamedTuple):
     x: Example
     mode: Mode
     small: bool
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What goes wrong when units are dropped, and how many comparisons went well before."""
+
+    reason: str
+    passed: int = 0
 
 
 class Trial:
@@ -52,8 +77,11 @@ class Trial:
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
         outputs: Collection[str],
+        weights: Mapping[str, Tensor] | None = None,
     ) -> None:
+        """``weights`` are the tensors that the copy was made of, if somebody else keeps them."""
         self.model = scratch
+        self.weights = weights
         self.random = torch.Generator().manual_seed(SEED)
         example = Example(tuple(args), dict(kwargs), tuple(outputs))
         self.scratch = self._perturbed(vary_constants(example, self.random))
@@ -64,16 +92,19 @@ class Trial:
 
     def _perturbed(self, example: Example) -> ScratchModel:
         """With perturbed weights, or with its own where those give nothing to compare."""
-        own = {key: tensor.clone() for key, tensor in named_tensors(self.model).items()}
+        own = self.weights
+        if own is None:
+            own = {key: tensor.clone() for key, tensor in named_tensors(self.model).items()}
         perturb_weights(self.model, self.random)
         try:
             scratch = ScratchModel(self.model, example)
             if has_comparable_entries(scratch.first):
                 return scratch
+            scratch.put_back()
         except ValueError:  # the forward validates its values, and does not run
             pass
         for key, tensor in named_tensors(self.model).items():
-            tensor.data = own[key]
+            tensor.data = own[key].detach().clone()
         return ScratchModel(self.model, example)
 
     def _at(self, scale: float) -> tuple[Example, Outputs]:
@@ -89,15 +120,37 @@ class Trial:
         """Whether the outputs under dropping and zeroing are equal in all cases."""
         return self.fault(groups) is None
 
-    def fault(self, groups: Sequence[Group]) -> str | None:
+    def fault(self, groups: Sequence[Group]) -> Fault | None:
         """What goes wrong when units of these groups are dropped; None if nothing does."""
         if not any(group.drops for group in groups):
             return None
         if self.blind:
-            return BLIND
+            return Fault(BLIND)
         layout = resolve(self.model, groups)
-        faults = (self._fault(layout, case) for case in self._cases(layout))
-        return next((fault for fault in faults if fault is not None), None)
+        for passed, case in enumerate(self._cases(layout)):
+            reason = self._fault(layout, case)
+            if reason is not None:
+                return Fault(reason, passed)
+        return None
+
+    def fault_under(self, groups: Sequence[Group], z: Tensor) -> Fault | None:
+        """What goes wrong under these gates, in eval and train mode; None if nothing does."""
+        layout = resolve(self.model, groups)
+        for mode in MODES if self.trains else MODES[:1]:
+            reason = self._fault(layout, _Case(self._here(z), self.inputs[0], mode, small=True))
+            if reason is not None:
+                return Fault(reason)
+        return None
+
+    def shows(self, groups: Sequence[Group], z: Tensor) -> bool:
+        """Whether these gates change an output visibly."""
+        layout = resolve(self.model, groups)
+        zeroed = self.scratch.zeroed(layout, self._here(z), self.inputs[0])
+        difference = output_difference(zeroed, self.scratch.first)
+        return not difference <= VISIBLE * self.scratch.tolerance
+
+    def _here(self, z: Tensor) -> Tensor:
+        return z.to(next(self.model.parameters()).device)
 
     def unseen(self, groups: Sequence[Group]) -> list[Group]:
         """The groups whose closing shows in no output: for them a comparison proves nothing."""
@@ -109,7 +162,7 @@ class Trial:
     def _cases(self, layout: Layout) -> Iterator[_Case]:
         """Every mask at another scale; in train mode at that of the example."""
         device = next(self.model.parameters()).device
-        masks = [mask_with_closed(layout, closed, device) for closed in KINDS]
+        masks = [mask_with_closed(layout, closed, device) for closed in CLOSED]
         for place, (z, x) in enumerate(zip(masks, self.inputs, strict=True)):
             yield _Case(z, x, "eval", small=place == 1 or not self.trains)
         if self.trains:
@@ -121,23 +174,31 @@ class Trial:
         when = "in train mode " if mode == "train" else ""
         running = self.model
         try:
-            if not self._same(self.scratch.sliced(layout, z, x, mode), zeroed):
-                return self._unless_random(layout, case, when + MIXES)
-            if case.small:
+            dropped = output_difference(self.scratch.sliced(layout, z, x, mode), zeroed)
+            fault = self._unless_noise(layout, case, dropped, MIXES)
+            if fault is None and case.small:
                 running = self.scratch.small(layout, z)
-                if not self._same(self.scratch.run(running, x, mode), zeroed):
-                    return self._unless_random(layout, case, when + COUNTS)
+                cut = output_difference(self.scratch.run(running, x, mode), zeroed)
+                fault = self._unless_noise(layout, case, cut, COUNTS)
         except Exception as error:  # sizes that do not fit raise anything
             return f"{when}with fewer units {_place(error, running)}fails: {first_line(error)}"
-        return None
+        return fault if fault is None else when + fault
 
-    def _unless_random(self, layout: Layout, case: _Case, fault: str) -> str | None:
-        """Noise that only training adds is no fault, though it cannot be compared."""
-        random = case.mode == "train" and self.scratch.is_random(layout, case.z)
-        return None if random else fault
-
-    def _same(self, one: Outputs, other: Outputs) -> bool:
-        return output_difference(one, other) <= self.scratch.tolerance
+    def _unless_noise(
+        self, layout: Layout, case: _Case, difference: float, fault: str
+    ) -> str | None:
+        """The fault that a difference shows; none where it is rounding, or noise of training."""
+        tolerance = self.scratch.tolerance
+        if difference <= tolerance:
+            return None
+        if case.mode == "train" and self.scratch.is_random(layout, case.z):
+            return None  # noise that only training adds cannot be compared
+        rounding = self.scratch.rounding(layout, case.z, case.x, case.mode)
+        if not math.isfinite(rounding) or difference > AMPLIFIED * rounding:
+            return fault
+        # Above the root of the tolerance half of the digits are lost, and a fault could hide.
+        acceptable = difference <= math.sqrt(tolerance)
+        return None if acceptable else ROUNDING.format(rounding=rounding)
 
 
 def _place(error: Exception, model: nn.Module) -> str:
@@ -157,7 +218,7 @@ def perturb_weights(model: nn.Module, random: torch.Generator) -> None:
         for name, tensor in (*model.named_parameters(), *model.named_buffers()):
             if not torch.is_floating_point(tensor) or not tensor.numel():
                 continue
-            noise = torch.randn(tensor.shape, generator=random).to(tensor)
+            noise = _noise(tensor, random)
             if isinstance(tensor, nn.Parameter) and tensor.dim() > 1:
                 fan_in = max(1, tensor[0].numel())
                 # A little upwards, so that rectified units are active.
@@ -168,6 +229,15 @@ def perturb_weights(model: nn.Module, random: torch.Generator) -> None:
                 tensor.add_(noise, alpha=0.1)
             elif name.endswith("running_var"):
                 tensor.mul_(1 + 0.3 * noise.tanh())
+
+
+def _noise(tensor: Tensor, random: torch.Generator) -> Tensor:
+    """Normal numbers of the tensor's shape. Those of a large one repeat, which is much faster."""
+    count = tensor.numel()
+    noise = torch.randn(min(count, TILE), generator=random).to(tensor)
+    if count > TILE:
+        noise = noise.repeat(-(-count // TILE))[:count]
+    return noise.view(tensor.shape)
 
 
 def vary_constants(example: Example, random: torch.Generator) -> Example:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import warnings
 from collections.abc import Iterator
@@ -66,7 +67,9 @@ def export_program(
     program = capture(model, example_inputs)
     with new_file(path, force=force) as temporary:
         with without_messages():
-            torch.export.save(program, temporary)
+            content = io.BytesIO()  # torch's own writer aborts the process when a disk is full
+            torch.export.save(program, content)
+            temporary.write_bytes(content.getvalue())
             again = torch.export.load(temporary).module()
         found = parity(model, lambda inputs: output_tensors(again, inputs), example_inputs)
         if not found.largest <= TOLERANCE:

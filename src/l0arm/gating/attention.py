@@ -13,6 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from l0arm.gating.norms import exchange_norm
+
 PROJECTIONS = ("q_proj_weight", "k_proj_weight", "v_proj_weight")
 
 
@@ -137,6 +139,8 @@ def replace_attention(model: nn.Module) -> tuple[str, ...]:
 def exchange(model: nn.Module, name: str) -> None:
     """Replace one ``nn.MultiheadAttention`` by a ``HeadAttention``, under all its names.
 
+    A plain ``nn.LayerNorm`` is replaced by a ``FullWidthLayerNorm``.
+
     ``sparsify`` does this with the modules that a plan replaces. The parameters stay the same
     objects. A module that is a ``HeadAttention`` already is left as it is.
 
@@ -155,6 +159,9 @@ def exchange(model: nn.Module, name: str) -> None:
     """
     original = dict(model.named_modules()).get(name)
     if isinstance(original, HeadAttention):
+        return
+    if isinstance(original, nn.LayerNorm):
+        exchange_norm(model, name)
         return
     if not isinstance(original, nn.MultiheadAttention) or not replaceable(original):
         raise ValueError(

@@ -11,11 +11,13 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 from torch.overrides import TorchFunctionMode
 
+from l0arm.gating.branches import remove_branches
 from l0arm.gating.draw import Draw
 from l0arm.gating.engine import gather
 from l0arm.gating.kernels import guard
 from l0arm.gating.layout import Layout, named_tensors
 from l0arm.gating.mask import close_dead_units
+from l0arm.gating.norms import FullWidthLayerNorm, rms_attributes
 from l0arm.gating.slicing import theta
 
 if TYPE_CHECKING:
@@ -119,7 +121,7 @@ def _culprit(model: nn.Module, shared: dict[int, Any]) -> str:
 
 
 def cut(model: nn.Module, layout: Layout, draw: Draw) -> None:
-    """Cut a plain model in place: the attributes that count units, then every tensor.
+    """Cut a plain model in place: attributes that count units, every tensor, whole branches.
 
     A tensor is replaced under all of its names, so that a tied weight stays tied.
     """
@@ -129,6 +131,7 @@ def cut(model: nn.Module, layout: Layout, draw: Draw) -> None:
             module = model.get_submodule(patch.module)
             value = getattr(module, patch.attribute) - patch.per_unit * closed
             setattr(module, patch.attribute, value)
+    _cut_norms(model, layout, draw)
     known = named_tensors(model)
     new: dict[int, Tensor] = {}  # by identity of the old tensor
     for name, spec in layout.tensors.items():
@@ -145,7 +148,20 @@ def cut(model: nn.Module, layout: Layout, draw: Draw) -> None:
                 changed = True
         if changed:  # only then: to read a weight may compute it (spectral norm)
             update_sizes(module)
+            if isinstance(module, FullWidthLayerNorm):
+                module.update_shape()
         guard(module)  # training may go on
+    remove_branches(model, layout, draw)
+
+
+def _cut_norms(model: nn.Module, layout: Layout, draw: Draw) -> None:
+    """Give every RMSNorm the epsilon that belongs to the units left."""
+    for spec in layout.tensors.values():
+        index = None if spec.rms is None else draw.kept(next(iter(spec.axes.values()))).index
+        if spec.rms is not None and index is not None:
+            module, size = model.get_submodule(spec.rms.module), spec.axes[0].size
+            for attribute, value in rms_attributes(module, spec.rms, size, len(index)).items():
+                setattr(module, attribute, value)
 
 
 def update_sizes(module: nn.Module) -> None:

@@ -87,11 +87,54 @@ class Patch:
 
 
 @dataclass(frozen=True)
+class Norm:
+    """A module that normalises over the units of a group, dividing by their full number n.
+
+    A LayerNorm is replaced by one that goes on dividing by n. An RMSNorm over the k units that
+    are left is a plain one, whose weight is multiplied by sqrt(n/k) and its epsilon by n/k.
+
+    Attributes:
+        module: Name of the module.
+        epsilon: Of an RMSNorm: the attribute that holds its epsilon. None: it is a LayerNorm.
+        offset: What the forward of an RMSNorm adds to its weight.
+    """
+
+    module: str
+    epsilon: str | None = None
+    offset: float = 0.0
+
+
+@dataclass(frozen=True)
+class Branch:
+    """A residual branch f of x + z f(x): closed, its modules are not called.
+
+    Each module then returns zeros of the shape of its input, so that x + 0 is left.
+
+    Attributes:
+        modules: Names of the modules that compute f and nothing else.
+        returns: What each module returns: () for one tensor; for a tuple of several values its
+            parts, ``"zeros"``, ``"none"``, or the name of the argument that is passed through.
+    """
+
+    modules: tuple[str, ...]
+    returns: tuple[tuple[str, ...], ...]
+
+    def holds(self, name: str) -> bool:
+        """Whether a module or tensor, by its name, is one of these modules or inside of one."""
+        return any(name == own or name.startswith(f"{own}.") for own in self.modules)
+
+
+@dataclass(frozen=True)
 class Group:
     """One vector of gates, and the tensors that it cuts (Sec. 3.4).
 
     A closed unit is absent from every weight that *reads* it. What computes it then does not
-    matter, so the rows that *make* it are dropped too. Nothing between the two may mix units.
+    matter, so the rows that *make* it are dropped too. Nothing between the two may mix units, but
+    for the ``norms``. With norms, a unit is closed where it is made: what makes it is zero, and the
+    norms count it as a zero. The gates must then be 0 or 1.
+
+    With ``branches``, every unit is a residual branch, and ``reads`` has all parameters of its
+    modules: with zeros for all of them, a branch is zero. The gates must be 0 or 1, too.
 
     Attributes:
         name: Unique name, used in messages, checkpoints and plans.
@@ -104,6 +147,9 @@ class Group:
         select: Module (and dimension) whose input is gathered, where gates are finer than what
             the producer can drop.
         patches: Integer attributes that count units.
+        norms: LayerNorm and RMSNorm modules over the units, as those of a residual stream. What
+            makes the units is then zeroed too, and ``makes`` has the weights of the norms.
+        branches: The residual branch of every unit, if the units are branches.
         initial: Mean of g(phi) at the start (Sec. 5.1).
         floor: z-bar leaves at least so many units open, the most probable ones.
 
@@ -120,6 +166,8 @@ class Group:
     counts: tuple[Slice, ...] = ()
     select: Slice | None = None
     patches: tuple[Patch, ...] = ()
+    norms: tuple[Norm, ...] = ()
+    branches: tuple[Branch, ...] = ()
     initial: float = 0.5
     floor: int = 0
 
@@ -128,8 +176,9 @@ class Group:
             raise ValueError(
                 f"group '{self.name}' has {self.units!r} units; a group needs at least 1"
             )
-        for name in ("reads", "makes", "counts", "patches"):
-            kind = Patch if name == "patches" else Slice
+        kinds = {"reads": Slice, "makes": Slice, "counts": Slice, "patches": Patch, "norms": Norm}
+        kinds |= {"branches": Branch}
+        for name, kind in kinds.items():
             if not all(isinstance(s, kind) for s in _as_tuple(getattr(self, name))):
                 raise TypeError(
                     f"group '{self.name}': {name} must be a tuple of {kind.__name__}, got "
@@ -139,6 +188,11 @@ class Group:
             raise ValueError(
                 f"group '{self.name}' has no reads: a unit is closed in the weights that read it; "
                 "name at least one, e.g. reads=(Slice('next.weight', dim=1),)"
+            )
+        if self.branches and (len(self.branches) != self.units or self.makes or self.select):
+            raise ValueError(
+                f"group '{self.name}' has {self.units} units and {len(self.branches)} branches; "
+                "give one Branch per unit, all their parameters as reads, and no makes or select"
             )
         if not 0 <= self.floor <= self.units:
             raise ValueError(
@@ -153,8 +207,8 @@ class Group:
 
     @property
     def drops(self) -> bool:
-        """Whether closed units are dropped. With neither makes nor select they are zeroed."""
-        return bool(self.makes) or self.select is not None
+        """Whether closed units are dropped. Without makes, select, branches they are zeroed."""
+        return bool(self.makes or self.branches) or self.select is not None
 
     def units_for(self, multiple: int) -> int:
         """The number of units whose positions are a multiple of ``multiple`` in every tensor.
@@ -163,6 +217,8 @@ class Group:
             >>> Group("heads", 4, reads=(Slice("out.weight", 1, block=4),)).units_for(8)
             2
         """
+        if self.branches:
+            return 1
         pieces = (*self.reads, *self.makes)
         return multiple // math.gcd(multiple, *(p.positions_per_unit for p in pieces))
 

@@ -14,7 +14,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from l0arm.gating.group import Group, Slice, unit_slices
+from l0arm.gating.group import Branch, Group, Norm, Slice, unit_slices
+from l0arm.gating.norms import rms_weight
 from l0arm.gating.validation import check_modules, check_names, check_select, named
 
 
@@ -24,10 +25,12 @@ class Reach:
 
     group: int
     gate_of: Tensor  # int64, one entry per position; V where no gate of the group acts
-    folds: bool  # the group reads here: z is multiplied in. Producers' rows are only cut.
+    reads: bool  # the group reads here, or else it makes its units here
+    folds: bool  # z is multiplied in: where units are read; where norms act on them, everywhere
     selects: bool  # closed positions still arrive in the input, and are removed there
     plain: bool  # position j is unit j: the gates of the group in order
     drops: bool  # closed positions are dropped. False: nothing makes or selects them; zeroed.
+    branch: bool = False  # a gate closes the whole tensor, by not calling its module
     _numbers: npt.NDArray[np.int64] | None = None
 
     @property
@@ -51,6 +54,10 @@ class Axis:
     size: int
     reaches: tuple[Reach, ...]
 
+    def __post_init__(self) -> None:
+        # What cuts positions of a module that is called.
+        self.within = tuple(reach for reach in self.reaches if not reach.branch)
+
 
 @dataclass(eq=False)
 class TensorCut:
@@ -59,6 +66,7 @@ class TensorCut:
     name: str
     axes: dict[int, Axis] = field(default_factory=dict)
     elementwise: list[int] = field(default_factory=list)  # groups that gate single elements
+    rms: Norm | None = None  # it is the weight of this RMSNorm: the fewer are left, the larger
 
 
 @dataclass(eq=False)
@@ -73,12 +81,18 @@ class Layout:
     tensors: dict[str, TensorCut]
     selections: dict[str, tuple[int, Axis]]  # module -> (dim of its input, axis it is gathered by)
     drops: tuple[bool, ...]  # whether closed units of each group are dropped, not only zeroed
-    twice: tuple[int, ...] = ()  # groups that read and make one tensor: fractions would act twice
+    twice: tuple[int, ...] = ()  # groups whose gates must be 0 or 1: they act twice, or on modules
+    branches: tuple[tuple[int, Branch], ...] = ()  # residual branches, each with its flat gate
+
+    def __post_init__(self) -> None:
+        self.units = [group.units for group in self.groups]
+        self.cuts_units = [not group.branches for group in self.groups]
+        ends = zip(self.offsets, self.units, strict=True)
+        self._spans = [slice(start, start + units) for start, units in ends]
 
     def span(self, group: int) -> slice:
         """The part of the flat vector that belongs to a group."""
-        start = self.offsets[group]
-        return slice(start, start + self.groups[group].units)
+        return self._spans[group]
 
 
 def resolve(model: nn.Module, groups: Sequence[Group]) -> Layout:
@@ -100,10 +114,20 @@ def resolve(model: nn.Module, groups: Sequence[Group]) -> Layout:
     owner = torch.tensor([n for n, group in enumerate(groups) for _ in range(group.units)])
     selections = _selections(tensors, groups, cuts)
     sizes = torch.cat([_sizes(tensors, group) for group in groups])
-    twice = tuple(n for n, group in enumerate(groups) if _where(group.reads) & _where(group.makes))
+    _mark_norms(model, tensors, groups, cuts)
+    twice = tuple(
+        number
+        for number, group in enumerate(groups)
+        if group.norms or group.branches or _where(group.reads) & _where(group.makes)
+    )
     drops = tuple(group.drops for group in groups)
+    branches = tuple(
+        (offset + unit, branch)
+        for offset, group in zip(offsets, groups, strict=True)
+        for unit, branch in enumerate(group.branches)
+    )
     return Layout(
-        tuple(groups), tuple(offsets), total, owner, sizes, cuts, selections, drops, twice
+        tuple(groups), tuple(offsets), total, owner, sizes, cuts, selections, drops, twice, branches
     )
 
 
@@ -119,6 +143,26 @@ def _selections(
             axis = cuts[read.tensor].axes[_positive(tensors[read.tensor], read)]
             found[group.select.tensor] = (dim, axis)
     return found
+
+
+def _mark_norms(
+    model: nn.Module,
+    tensors: dict[str, Tensor],
+    groups: Sequence[Group],
+    cuts: dict[str, TensorCut],
+) -> None:
+    """Mark the weights of RMSNorms, which grow as units go."""
+    for group in groups:
+        for norm in group.norms:
+            if norm.epsilon is not None:
+                weight = rms_weight(model.get_submodule(norm.module), norm)
+                name = next(name for name, tensor in tensors.items() if tensor is weight)
+                if name not in cuts or weight.dim() != 1:
+                    raise ValueError(
+                        f"group '{group.name}' has the RMSNorm '{norm.module}' among its norms, "
+                        "whose weight must be a vector that the group cuts; add it to makes"
+                    )
+                cuts[name].rms = norm
 
 
 def _where(pieces: Sequence[Slice]) -> set[tuple[str, int | None]]:
@@ -181,7 +225,7 @@ def _collect(
     for number, group in enumerate(groups):
         for piece in group.counts:
             units_of(tensors, group, piece)
-        for piece, folds in [(s, True) for s in group.reads] + [(s, False) for s in group.makes]:
+        for piece, reads in [(s, True) for s in group.reads] + [(s, False) for s in group.makes]:
             units = units_of(tensors, group, piece)
             if piece.dim is None:
                 continue
@@ -191,9 +235,12 @@ def _collect(
             gates = [offsets[number] + unit for unit, at in enumerate(units) for _ in at]
             gate_of[[position for at in units for position in at]] = torch.tensor(gates)
             plain = piece.index is None and piece.block == 1
-            selects = folds and group.select is not None
+            selects = reads and group.select is not None
+            folds = reads or bool(group.norms)
+            branch = bool(group.branches)
+            reads = reads and not branch
             found.setdefault((piece.tensor, dim), []).append(
-                Reach(number, gate_of, folds, selects, plain, group.drops)
+                Reach(number, gate_of, reads, folds, selects, plain, group.drops, branch)
             )
     return found
 
@@ -206,7 +253,7 @@ def _share_axes(
     cuts: dict[str, TensorCut] = {}
     for (name, dim), found in reaches.items():
         size = tensors[name].shape[dim]
-        key = (size, *((r.group, r.folds, r.selects, tuple(r.gate_of.tolist())) for r in found))
+        key = (size, *((r.group, r.reads, r.selects, tuple(r.gate_of.tolist())) for r in found))
         axis = axes.setdefault(key, Axis(size, tuple(found)))
         cuts.setdefault(name, TensorCut(name)).axes[dim] = axis
     for cut in cuts.values():  # rows before columns: fewer and longer pieces to copy

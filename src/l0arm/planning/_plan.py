@@ -18,7 +18,7 @@ from l0arm.gating.records import RecordError, checked, group_of, record_of
 FORMAT, VERSION = "l0arm-plan", 1
 WIDTH, NAME_WIDTH = 80, 34  # of the printed table, of its first column
 
-ExecutionKind = Literal["as is", "patched", "replaced", "masked"]
+ExecutionKind = Literal["as is", "patched", "replaced", "skipped", "masked"]
 
 
 @dataclass(frozen=True)
@@ -28,8 +28,9 @@ class PlannedGroup:
     Attributes:
         group: The gates and the slices of tensors that they cut.
         execution: ``"as is"``; ``"patched"``, with integer attributes that count units;
-            ``"replaced"``, in modules that can run with fewer units; or ``"masked"``, where closed
-            units are zeroed and nothing can be removed.
+            ``"replaced"``, in modules that can run with fewer units; ``"skipped"``, where the units
+            are residual branches whose modules are not called; or ``"masked"``, where closed units
+            are zeroed and nothing can be removed.
         weights: Parameters freed if all units go, 0 if masked.
         macs: Multiply-adds freed in one pass of the example, 0 if masked.
         replaces: Names of the modules to exchange for ones that run with fewer units.
@@ -53,6 +54,8 @@ class PlannedGroup:
     @property
     def layers(self) -> tuple[str, ...]:
         """The modules that the group cuts, in the order of the network."""
+        if self.group.branches:
+            return tuple(name for branch in self.group.branches for name in branch.modules)
         pieces = (*self.group.makes, *self.group.counts, *self.group.reads)
         return tuple(dict.fromkeys(p.tensor.rpartition(".")[0] or p.tensor for p in pieces))
 

@@ -57,24 +57,29 @@ def choose_execution(
     """The groups with the patches that make dropping right. Groups without such are masked."""
     if not groups:
         return []
-    chosen = _with_options(trial, groups, [entry.options for entry in candidates])
-    return _with_counters(trial, chosen, [entry.counters for entry in candidates])
-
-
-def _with_options(
-    trial: Trial, groups: Sequence[Group], options: Sequence[Sequence[Patches]]
-) -> list[Choice]:
-    """Try all groups together, then each alone, then one after the other beside those accepted."""
     hidden = {}
     if not trial.blind:
         hidden = {g.name: _masked(trial, g, UNSEEN) for g in trial.unseen(groups)}
+    counters = [entry.counters for entry in candidates]
     first = [
-        hidden.get(group.name, _dropped(group, sets[0]))
-        for group, sets in zip(groups, options, strict=True)
+        hidden.get(group.name, _dropped(group, entry.options[0]))
+        for group, entry in zip(groups, candidates, strict=True)
     ]
-    if trial.agrees([choice.group for choice in first]):
-        return first
-    alone = _each_alone(trial, groups, options, hidden)
+    if not trial.agrees([choice.group for choice in first]):
+        options = [entry.options for entry in candidates]
+        first = _with_options(trial, groups, options, first, hidden)
+    return _with_counters(trial, first, counters)
+
+
+def _with_options(
+    trial: Trial,
+    groups: Sequence[Group],
+    options: Sequence[Sequence[Patches]],
+    first: Sequence[Choice],
+    hidden: Mapping[str, Choice],
+) -> list[Choice]:
+    """Find what fails by halving, then try one after the other beside those accepted."""
+    alone = _by_kinds(trial, groups, options, first, hidden)
     if trial.agrees([choice.group for choice in alone]):
         return alone
     accepted: list[Choice] = []
@@ -86,27 +91,41 @@ def _with_options(
     return accepted
 
 
-def _each_alone(
+def _by_kinds(
     trial: Trial,
     groups: Sequence[Group],
     options: Sequence[Sequence[Patches]],
+    first: Sequence[Choice],
     hidden: Mapping[str, Choice],
 ) -> list[Choice]:
-    """The first option that works for each group alone. Layers of one kind share the outcome."""
-    worked: dict[str, int] = {}
-    chosen = []
-    for group, sets in zip(groups, options, strict=True):
-        kind = _kind(group)
-        tries = [_dropped(group, patches) for patches in sets]
-        if group.name in hidden:
-            choice = hidden[group.name]
-        elif kind in worked and worked[kind] < len(tries):
-            choice = tries[worked[kind]]
-        else:
-            choice = _first_fitting(trial, group, tries)
-            if not choice.reason:
-                worked[kind] = tries.index(choice)
-        chosen.append(choice)
+    """The first option that works for every kind of group, where layers of one kind share it.
+
+    Kinds are tried together and halved where they fail: few of many kinds fail, as a rule.
+    """
+    places: dict[str, list[int]] = {}
+    for place, group in enumerate(groups):
+        if group.name not in hidden:
+            places.setdefault(_kind(group), []).append(place)
+    chosen = list(first)
+    halves = [list(places.values())]
+    while halves:
+        kinds = halves.pop()
+        if len(kinds) > 1:
+            if not trial.agrees([first[place].group for kind in kinds for place in kind]):
+                middle = len(kinds) // 2
+                halves += [kinds[:middle], kinds[middle:]]
+            continue
+        for kind in kinds:
+            tries = [_dropped(groups[kind[0]], patches) for patches in options[kind[0]]]
+            choice = _first_fitting(trial, groups[kind[0]], tries)
+            number = None if choice.reason else tries.index(choice)
+            for place in kind:
+                chosen[place] = choice if place == kind[0] else first[place]
+                if number is not None and number < len(options[place]):
+                    chosen[place] = _dropped(groups[place], options[place][number])
+                elif place != kind[0]:
+                    tries = [_dropped(groups[place], patches) for patches in options[place]]
+                    chosen[place] = _first_fitting(trial, groups[place], tries)
     return chosen
 
 
@@ -119,14 +138,19 @@ def _kind(group: Group) -> str:
 def _first_fitting(
     trial: Trial, group: Group, tries: Sequence[Choice], beside: Sequence[Group] = ()
 ) -> Choice:
-    """The first choice without a fault, otherwise masked for the fault of the first."""
+    """The first choice without a fault, otherwise masked for the fault that came latest.
+
+    A choice that fails at once (sizes that do not fit) says little about the group. The one that
+    passed most comparisons shows what stands in the way.
+    """
     faults = []
     for choice in tries:
         fault = trial.fault([*beside, choice.group])
         if fault is None:
             return choice
         faults.append(fault)
-    return _masked(trial, group, faults[0])
+    latest = max(faults, key=lambda fault: fault.passed)  # the first of equals
+    return _masked(trial, group, latest.reason)
 
 
 def _dropped(group: Group, patches: Patches) -> Choice:
@@ -138,7 +162,7 @@ def _masked(trial: Trial, group: Group, reason: str) -> Choice:
     """The group with nothing to drop: closed units are zeroed where they are read."""
     tensors = named_tensors(trial.model)
     weights = tuple(s for s in group.makes if tensors[s.tensor].dim() > 1)
-    plain = replace(group, makes=(), patches=(), counts=weights or group.reads)
+    plain = replace(group, makes=(), patches=(), norms=(), counts=weights or group.reads)
     return Choice(plain, "masked", reason)
 
 
@@ -147,16 +171,23 @@ def _with_counters(
 ) -> list[Choice]:
     """Also patch attributes that count the units, where that changes no value."""
     plain = [choice.group for choice in chosen]
-    counted = []
-    for group, patches in zip(plain, counters, strict=True):
-        known = {(patch.module, patch.attribute) for patch in group.patches}
-        new = tuple(p for p in patches if (p.module, p.attribute) not in known)
-        counted.append(replace(group, patches=(*group.patches, *new)) if group.drops else group)
+    counted = [choice.group for choice in _counted(chosen, counters)]
     if counted != plain and not trial.agrees(counted):
         for place, group in enumerate(counted):
             beside = [*counted[:place], *plain[place + 1 :]]
             counted[place] = group if trial.agrees([*beside, group]) else plain[place]
     return [replace(choice, group=g) for choice, g in zip(chosen, counted, strict=True)]
+
+
+def _counted(chosen: Sequence[Choice], counters: Sequence[Patches]) -> list[Choice]:
+    """The choices with all attributes patched that count the units by their name."""
+    counted = []
+    for choice, patches in zip(chosen, counters, strict=True):
+        known = {(patch.module, patch.attribute) for patch in choice.group.patches}
+        new = tuple(p for p in patches if (p.module, p.attribute) not in known)
+        group = replace(choice.group, patches=(*choice.group.patches, *new))
+        counted.append(replace(choice, group=group) if choice.group.drops else choice)
+    return counted
 
 
 def find_candidates(
@@ -203,11 +234,18 @@ def _options(matches: Sequence[tuple[Patch, bool]]) -> list[Patches]:
     patches = _distinct([patch for patch, _ in matches])
     likely = [p for p in patches if any(word in p.attribute for word in LIKELY)]
     sets: list[Patches] = [tuple(_distinct([p for p, needed in matches if needed]))]
+    by_attribute = [[p for p in likely if p.attribute == a] for a in _names(likely)]
+    sets += [tuple(likely), *map(tuple, by_attribute)]
     for some in (likely, patches):  # a value may match by chance: leave out each in turn
         sets += [tuple(some), *(tuple(p for p in some if p != out) for out in some)]
     sets += [(patch,) for patch in patches]
     sets += [(a, b) for n, a in enumerate(likely) for b in likely[n + 1 :]]
     return list(dict.fromkeys(sets))[:MOST_OPTIONS]
+
+
+def _names(patches: Sequence[Patch]) -> list[str]:
+    """The names of the attributes, each once."""
+    return list(dict.fromkeys(patch.attribute for patch in patches))
 
 
 def _distinct(patches: Sequence[Patch]) -> list[Patch]:

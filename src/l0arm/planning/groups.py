@@ -83,8 +83,10 @@ def _units(atoms: Atoms) -> dict[int, Unit]:
     """The positions of every class that may be cut, by its root."""
     units: dict[int, Unit] = {}
     for origin in atoms.origins:
-        own = np.arange(origin.first, origin.first + origin.size)
-        for position, root in enumerate(atoms.free_roots(own).tolist()):
+        roots = atoms.free_roots(np.arange(origin.first, origin.first + origin.size))
+        if not roots.any():
+            continue
+        for position, root in enumerate(roots.tolist()):
             if root:
                 atom = origin.first + position
                 place = (origin.tensor, origin.dim, atoms.is_read(atom), atoms.is_made(atom))

@@ -12,8 +12,9 @@ from l0arm.equality.trial import Trial
 from l0arm.gating import Group
 from l0arm.gating.attention import replace_attention
 from l0arm.gating.layout import named_tensors
-from l0arm.planning._plan import Plan, PlannedGroup
+from l0arm.planning._plan import Plan, PlannedGroup, Skipped
 from l0arm.planning.capture import PlanError, capture, check_model, copy_to_plan
+from l0arm.planning.depth import choose_branches, find_branches, planned_depth
 from l0arm.planning.exclusions import (
     Patterns,
     matching_modules,
@@ -29,6 +30,7 @@ from l0arm.planning.groups import (
     weights_freed,
 )
 from l0arm.planning.rules.base import Trace
+from l0arm.planning.streams import prepared_norms, with_norms
 from l0arm.planning.walk import walk
 
 
@@ -40,6 +42,8 @@ def plan(
     include: Patterns | None = None,
     exclude: Patterns | None = None,
     outputs: Sequence[str | int] | str | int | None = None,
+    stream: bool = False,
+    depth: bool = False,
 ) -> Plan:
     """Find which positions of which tensors of a model must be cut together.
 
@@ -55,6 +59,10 @@ def plan(
         exclude: Cut nothing of these layers, given in the same way.
         outputs: Keys or numbers of the outputs that must keep their shape; all if left out. The
             plan stores them, and compaction compares only those.
+        stream: Gate also units that LayerNorm or RMSNorm modules mix, such as the width of a
+            transformer's residual stream. Their gates must be 0 or 1, as those of ``l0-arm`` are.
+        depth: Gate also whole residual branches f of x + f(x): their modules are not called when
+            closed, and gone after compaction. Their gates must be 0 or 1, too.
 
     Returns:
         The groups with how each is executed, and the layers that are skipped with the reason.
@@ -78,29 +86,56 @@ def plan(
     layers = matching_modules(model, include, "include")
     twin = copy_to_plan(model)
     replaced = replace_attention(twin)
+    norms = prepared_norms(twin) if stream else {}
     refused = refused_tensors(model, twin, exclude)
 
     # What the graph says: which units there are, and why others are none.
     captured = capture(twin, example.args, example.kwargs)
     kept = captured.select_outputs(outputs)
-    trace = walk(twin, captured, refused, kept)
+    trace = walk(twin, captured, refused, kept, norms)
     even_out(trace)
-    found = find_groups(trace.atoms, named_tensors(twin))
+    found = with_norms(trace, find_groups(trace.atoms, named_tensors(twin)))
     included = [entry for entry in found if not include or entry.is_made_by(layers)]
     skipped = skipped_layers(model, trace, found, included)
-    if not included:
+    branches = find_branches(twin, captured, example, refused) if depth else []
+    if include:
+        branches = [b for b in branches if any(b.branch.holds(name) for name in layers)]
+    if not included and all(branch.reason for branch in branches):
         lines = [f"  {entry.layer}: {entry.reason}" for entry in skipped]
         lines = lines or ["  no layer has weights"]
         raise PlanError("\n".join(["nothing of this model can be gated:", *lines]))
 
     # What the values say: how each group can be executed.
-    trial = Trial(twin, example.args, example.kwargs, kept)
+    trial = Trial(twin, example.args, example.kwargs, kept, named_tensors(model))
     candidates = find_candidates(twin, trace, included)
     choices = choose_execution(trial, [entry.group for entry in included], candidates)
+    included, choices, refusals = _without_refused(included, choices)
     planned = _planned(model, trace, included, choices, replaced)
+    skipped = (*skipped, *refusals)
+    if branches:
+        beside = [entry.group for entry in planned]
+        group, others = choose_branches(trial, beside, branches)
+        planned = planned if group is None else (*planned, planned_depth(model, trace, group))
+        skipped = (*skipped, *others)
     weights = sum(p.numel() for p in model.parameters())
     macs = sum(work.macs for work in trace.work)
     return Plan(planned, skipped, weights, macs, trace.outputs)
+
+
+def _without_refused(
+    found: Sequence[FoundGroup], choices: Sequence[Choice]
+) -> tuple[list[FoundGroup], list[Choice], list[Skipped]]:
+    """Leave out what norms mix and cannot be cut: to zero it would free nothing."""
+    kept, chosen, skipped = [], [], []
+    for entry, choice in zip(found, choices, strict=True):
+        if entry.group.norms and choice.execution == "masked":
+            layers = PlannedGroup(entry.group, "masked", 0, 0).layers
+            reason = f"'{entry.group.norms[0].module}' mixes the units, and {choice.reason}"
+            skipped += [Skipped(layer, reason) for layer in layers[:1]]
+        else:
+            kept.append(entry)
+            chosen.append(choice)
+    return kept, chosen, skipped
 
 
 def _planned(
@@ -119,6 +154,7 @@ def _planned(
         else:
             weights = weights_freed(tensors, entry.group)
             inside = _inside(entry.group, replaced)
+            inside += tuple(norm.module for norm in entry.group.norms if norm.epsilon is None)
             execution = "replaced" if inside else choice.execution
             planned.append(PlannedGroup(choice.group, execution, weights, macs, inside))
     return tuple(planned)

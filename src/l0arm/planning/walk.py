@@ -10,6 +10,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, fx, nn
 
+from l0arm.gating import Norm
 from l0arm.gating.layout import named_tensors
 from l0arm.planning.capture import Captured
 from l0arm.planning.rules.base import NotCovered, Site, Trace, find, spaces_in
@@ -20,15 +21,20 @@ OUTPUT = "an output of the model keeps its shape"
 
 
 def walk(
-    model: nn.Module, captured: Captured, refused: Mapping[str, str], outputs: Collection[str]
+    model: nn.Module,
+    captured: Captured,
+    refused: Mapping[str, str],
+    outputs: Collection[str],
+    norms: Mapping[str, Norm] | None = None,
 ) -> Trace:
     """Everything that the graph says about units.
 
     Tensors in ``refused`` are pinned with their reason. The named ``outputs`` keep their shape, or
-    all of them if it is empty.
+    all of them if it is empty. Units pass the ``norms``, by name of the module.
     """
-    walker = _Walker(model, captured, Trace(refused, tuple(sorted(outputs))))
-    used = _used(captured.nodes)
+    trace = Trace(refused, tuple(sorted(outputs)), norms=norms or {})
+    walker = _Walker(model, captured, trace)
+    used = used_nodes(captured.nodes)
     for node in captured.nodes:
         if node.op == "output":
             walker.pin_outputs(node)
@@ -143,7 +149,7 @@ class _Walker:
                 site.pin(self.values[used.name], reason)
 
 
-def _used(nodes: Sequence[fx.Node]) -> set[fx.Node]:
+def used_nodes(nodes: Sequence[fx.Node]) -> set[fx.Node]:
     """The nodes that outputs depend on. An in-place operation counts: it may change one."""
     used: set[fx.Node] = set()
     for node in reversed(nodes):

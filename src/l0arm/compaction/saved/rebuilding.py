@@ -15,6 +15,7 @@ from l0arm.gating.attention import exchange
 from l0arm.gating.cutting import cut, select_inputs
 from l0arm.gating.draw import Draw
 from l0arm.gating.layout import named_tensors, resolve
+from l0arm.gating.norms import exchange_norms
 
 CUTS = 64  # groups that cut one tensor, on average; the layers of a DenseNet read all before them
 # What cutting a model by groups that do not fit it can raise.
@@ -26,6 +27,7 @@ def rebuilt(model: nn.Module, description: Description, where: str) -> nn.Module
     try:
         for name in description.replaced:
             exchange(model, name)
+        exchange_norms(model, description.groups)
         original = description.original
         check_same(tensor_infos(model), original, "the model that the factory makes", where)
         _check_work(model, description.groups, where)

@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from l0arm.gating import Norm
 from l0arm.planning.atoms import Array, Atoms
-from l0arm.planning.space import Factor, Space
+from l0arm.planning.space import Factor, Space, simplified
 
 
 @dataclass(frozen=True, eq=False)
@@ -16,6 +17,7 @@ class Work:
 
     macs: int
     factors: tuple[Array, ...]
+    modules: frozenset[str] = frozenset()  # that it runs in
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,6 +48,8 @@ class Trace:
     work: list[Work] = field(default_factory=list)
     counts: list[Count] = field(default_factory=list)
     splits: list[Split] = field(default_factory=list)
+    norms: Mapping[str, Norm] = field(default_factory=dict)  # modules that may lose units
+    normalised: list[tuple[Norm, Array]] = field(default_factory=list)  # over these positions
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,9 +95,21 @@ class Site:
         """Record that the operation may depend on the number of these positions."""
         self.trace.counts.append(Count(self.modules, atoms, attribute))
 
+    def passes_norm(self, x: Space, dims: set[int]) -> bool:
+        """Whether units pass a mean over ``dims``, since a norm does it that may lose units.
+
+        The norm and its positions are recorded.
+        """
+        norm = self.trace.norms.get(self.modules[-1] if self.modules else "")
+        factor = simplified(self.atoms, x).at(len(x.shape) - 1)
+        if norm is None or dims != {len(x.shape) - 1} or factor is None or len(factor.dims) > 1:
+            return False
+        self.trace.normalised.append((norm, factor.atoms))
+        return True
+
     def record_work(self, macs: int, factors: Sequence[Array]) -> None:
         """Record what the operation costs."""
-        self.trace.work.append(Work(macs, tuple(factors)))
+        self.trace.work.append(Work(macs, tuple(factors), frozenset(self.modules)))
 
     def pin(self, space: Space, reason: str) -> None:
         """Mark every unit of a value as never cut."""

@@ -51,8 +51,12 @@ def over_units(
     bias: Any = None,
     *settings: Any,
 ) -> Space:
-    """Statistics over the last dimensions mix their units. Units that are whole heads pass."""
-    first = len(x.shape) - len(shape)
-    x = mixed(site.atoms, x, set(range(first, len(x.shape))), site.mixes())
+    """Statistics over the last dimensions mix their units.
+
+    Units that are whole heads pass, and those of a norm that goes on dividing by its full width.
+    """
+    dims = set(range(len(x.shape) - len(shape), len(x.shape)))
+    if not site.passes_norm(x, dims):
+        x = mixed(site.atoms, x, dims, site.mixes())
     parameters = [p for p in (weight, bias) if isinstance(p, Space)]
     return combine(site, [x, *parameters], x.shape)

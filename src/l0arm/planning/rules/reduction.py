@@ -22,6 +22,8 @@ def over_some(site: Site, x: Space, *settings: Any, **more: Any) -> Space | tupl
     dim = more.get("dim", settings[0] if settings else None)
     listed = range(len(x.shape)) if dim is None else [dim] if isinstance(dim, int) else dim
     dims = {d % len(x.shape) for d in listed} or set(range(len(x.shape)))
+    if site.op == "mean" and site.passes_norm(x, dims):
+        x = x.relabelled([f for f in x.factors if not set(f.dims) & dims])
     reduced = without(site.atoms, x, dims, site.mixes())
     results = tuple(_kept(reduced, dims, shape) for shape in site.shapes)
     return results if len(results) > 1 else results[0]
