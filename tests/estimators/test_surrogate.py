@@ -13,6 +13,7 @@ from l0arm.estimators._surrogate import (
     per_probability,
     probabilities,
     uniform_like,
+    unmoved,
     with_gradient,
 )
 
@@ -81,6 +82,16 @@ def test_an_attached_gradient_belongs_to_every_entry_of_a_value() -> None:
     x = torch.tensor([0.3, 0.7], requires_grad=True)
     attached = with_gradient(torch.ones(2), of=x, grad=torch.tensor([10.0, 20.0]))
     assert torch.autograd.grad(attached[1], x)[0].tolist() == [10.0, 20.0]
+
+
+def test_equal_draws_give_the_gates_a_gradient_of_zeros_and_the_loss_its_own() -> None:
+    """Zeros, not None: Adam then goes on with the moments of phi."""
+    x, probs = torch.tensor(0.3, requires_grad=True), torch.rand(3, requires_grad=True)
+    unmoved(x * x, probs).backward()
+    assert x.grad is not None
+    assert x.grad.item() == pytest.approx(0.6)
+    assert probs.grad is not None
+    assert torch.equal(probs.grad, torch.zeros(3))
 
 
 def test_a_gate_saturated_within_the_resolution_of_u_gets_0() -> None:

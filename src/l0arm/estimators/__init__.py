@@ -16,6 +16,7 @@ from l0arm.estimators.bitflip import Bitflip
 from l0arm.estimators.concrete import Concrete
 from l0arm.estimators.deterministic import Deterministic
 from l0arm.estimators.disarm import DisARM
+from l0arm.estimators.disarm_slopes import DisARMSlopes
 from l0arm.estimators.double_cv import DoubleCV
 from l0arm.estimators.exact import Exact
 from l0arm.estimators.local_expectation import LocalExpectation
@@ -37,6 +38,7 @@ ESTIMATORS: dict[str, Callable[..., Estimator]] = {
     "bitflip": Bitflip,
     "concrete": Concrete,
     "disarm": DisARM,
+    "disarm-slopes": DisARMSlopes,
     "double-cv": DoubleCV,
     "exact": Exact,
     "local-expectation": LocalExpectation,
@@ -63,6 +65,7 @@ __all__ = [
     "Concrete",
     "Deterministic",
     "DisARM",
+    "DisARMSlopes",
     "DoubleCV",
     "Estimator",
     "Exact",

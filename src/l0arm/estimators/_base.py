@@ -11,7 +11,13 @@ import torch
 from torch import Tensor
 
 from l0arm.contracts import Estimator, Gates, Objective
-from l0arm.estimators._surrogate import antithetic_loss, loss_of, probabilities, uniform_like
+from l0arm.estimators._surrogate import (
+    antithetic_loss,
+    equal_draws,
+    loss_of,
+    probabilities,
+    uniform_like,
+)
 
 
 class BinaryEstimator(Estimator):
@@ -77,7 +83,9 @@ def losses_of(f: Objective, draws: Tensor) -> tuple[Tensor, Tensor]:
     """
     first, *others = draws.unbind(0)
     value = f(first)  # first, and with its graph: it also trains the weights
-    losses = [loss_of(value), *(antithetic_loss(f, first, z, value) for z in others)]
+    losses = [loss_of(value)]
+    for z in others:
+        losses.append(losses[0] if equal_draws(first, z) else antithetic_loss(f, z))
     return value, torch.stack([loss.reshape(()) for loss in losses])
 
 

@@ -57,14 +57,17 @@ def antithetic_pair(u: Tensor, probs: Tensor) -> tuple[Tensor, Tensor]:
     return (u < pi).type_as(pi), (u >= 1 - pi).type_as(pi)
 
 
-def antithetic_loss(f: Objective, z: Tensor, z_anti: Tensor, value: Tensor) -> Tensor:
-    """f at the second draw, without a graph. Not evaluated if it equals the first draw.
+def equal_draws(z: Tensor, z_anti: Tensor) -> bool:
+    """Whether the second evaluation can be skipped, because it would repeat the first.
 
-    With several processes it is always evaluated: a rank that skips a forward pass would block the
+    With several processes it is never skipped: a rank that skips a forward pass would block the
     collective operations of the others.
     """
-    if torch.equal(z, z_anti) and not several_processes():
-        return loss_of(value)
+    return torch.equal(z, z_anti) and not several_processes()
+
+
+def antithetic_loss(f: Objective, z_anti: Tensor) -> Tensor:
+    """f at the second draw, without a graph."""
     with torch.no_grad():
         return loss_of(f(z_anti))
 
@@ -72,6 +75,12 @@ def antithetic_loss(f: Objective, z: Tensor, z_anti: Tensor, value: Tensor) -> T
 def loss_of(value: Tensor) -> Tensor:
     """The loss without a graph, in float32 at least: differences of close losses are taken."""
     return at_least_float32(value.detach())
+
+
+def unmoved(value: Tensor, gates: Gates | Tensor, chain: Chain = "exact") -> Tensor:
+    """``surrogate`` where both draws are equal: the estimate is zero for every gate."""
+    of = _phi(gates) if chain == "printed" else probabilities(gates)
+    return _attach_zeros(at_least_float32(value), of)
 
 
 def surrogate(value: Tensor, s: Tensor, gates: Gates | Tensor, chain: Chain = "exact") -> Tensor:
@@ -115,7 +124,24 @@ class _WithGradient(torch.autograd.Function):
         return outer, outer.sum() * grad, None
 
 
+class _WithZeros(torch.autograd.Function):
+    """The same for a gradient of zeros, which is not multiplied: phi gets a gradient all the same.
+
+    An optimizer treats a parameter without a gradient differently from one with zeros.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, of: Tensor) -> Tensor:
+        ctx.shape, ctx.options = of.shape, {"dtype": of.dtype, "device": of.device}
+        return value.view_as(value)
+
+    @staticmethod
+    def backward(ctx: Any, outer: Tensor) -> tuple[Tensor, Tensor]:
+        return outer, torch.zeros(ctx.shape, **ctx.options)
+
+
 _attach: Callable[[Tensor, Tensor, Tensor], Tensor] = _WithGradient.apply
+_attach_zeros: Callable[[Tensor, Tensor], Tensor] = _WithZeros.apply
 
 
 def _phi(gates: Gates | Tensor) -> Tensor:

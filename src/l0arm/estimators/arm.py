@@ -13,9 +13,11 @@ from l0arm.estimators._surrogate import (
     antithetic_loss,
     antithetic_pair,
     checked_chain,
+    equal_draws,
     loss_of,
     probabilities,
     surrogate,
+    unmoved,
 )
 
 
@@ -54,5 +56,7 @@ class ARM(NoiseEstimator):
     def at(self, f: Objective, gates: Gates | Tensor, u: Tensor) -> Tensor:
         z, z_anti = antithetic_pair(u, probabilities(gates))
         value = f(z)  # first, and with its graph: it also trains the weights
-        s = (antithetic_loss(f, z, z_anti, value) - loss_of(value)) * (u - 0.5)  # Eq. 9
+        if equal_draws(z, z_anti):
+            return unmoved(value, gates, self.chain)
+        s = (antithetic_loss(f, z_anti) - loss_of(value)) * (u - 0.5)  # Eq. 9
         return surrogate(value, s, gates, self.chain)

@@ -17,9 +17,11 @@ from l0arm.estimators._base import NoiseEstimator
 from l0arm.estimators._surrogate import (
     antithetic_loss,
     antithetic_pair,
+    equal_draws,
     loss_of,
     probabilities,
     surrogate,
+    unmoved,
 )
 
 
@@ -45,6 +47,8 @@ class DisARM(NoiseEstimator):
         probs = probabilities(gates)
         z, z_anti = antithetic_pair(u, probs)
         value = f(z)  # first, and with its graph: it also trains the weights
-        difference = loss_of(value) - antithetic_loss(f, z, z_anti, value)
+        if equal_draws(z, z_anti):
+            return unmoved(value, gates)
+        difference = loss_of(value) - antithetic_loss(f, z_anti)
         s = difference / 2 * (z - z_anti) * torch.maximum(probs, 1 - probs).detach()
         return surrogate(value, s, gates)

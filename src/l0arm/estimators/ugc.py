@@ -16,6 +16,7 @@ from l0arm.estimators._relaxation import live
 from l0arm.estimators._surrogate import (
     antithetic_loss,
     antithetic_pair,
+    equal_draws,
     loss_of,
     probabilities,
     surrogate,
@@ -46,7 +47,9 @@ class UGC(FlipEstimator):
         pi = probs.detach()
         z, z_anti = antithetic_pair(u, probs)
         value = f(z)  # first, and with its graph: it also trains the weights
-        change = loss_of(value) - antithetic_loss(f, z, z_anti, value)
+        change = loss_of(value) - (
+            loss_of(value) if equal_draws(z, z_anti) else antithetic_loss(f, z_anti)
+        )
         s = change / 2 * (z - z_anti) * torch.maximum(pi, 1 - pi)  # DisARM
         by_flip = live(pi) & (torch.minimum(pi, 1 - pi) < 1 / (2 * pi.numel()))
         s = torch.where(by_flip, 0.0, s)

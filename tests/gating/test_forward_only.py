@@ -1,0 +1,230 @@
+"""``loss(backward=False)``: gates learn from values of the loss, and the model is only read."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from tests.helpers.enumeration import patterns
+from torch import Tensor, nn
+
+from l0arm import Course, Gated, NonFiniteLoss, sparsify
+from l0arm.estimators import ESTIMATORS
+from l0arm.models import MLP, WideResNet
+
+pytestmark = pytest.mark.filterwarnings("ignore::l0arm.EmptyGroupWarning")
+
+VALUES_ONLY = ["ar", "arm", "arms", "bitflip", "disarm", "exact", "local-expectation", "reinforce"]
+VALUES_ONLY += ["reinforce-loo", "relax", "ugc"]
+SLOPES = [
+    "concrete",
+    "disarm-slopes",
+    "double-cv",
+    "muprop",
+    "rebar",
+    "reinmax",
+    "st-gumbel",
+    "straight-through",
+]
+
+
+def small(estimator: str = "disarm") -> Gated:
+    torch.manual_seed(0)
+    return sparsify(MLP((3, 2, 2)), method="l0", lam=0.01, estimator=estimator, initial=0.6)
+
+
+def digits() -> tuple[Tensor, Tensor]:
+    random = torch.Generator().manual_seed(1)
+    return torch.rand(16, 3, generator=random), torch.arange(16) % 2
+
+
+def test_the_two_lists_are_those_of_the_estimators() -> None:
+    # estimators that are added later name their side here
+    assert sorted(VALUES_ONLY + SLOPES) == sorted(ESTIMATORS)
+
+
+@pytest.mark.parametrize("name", VALUES_ONLY)
+def test_phi_gets_the_same_gradient_as_with_a_backward_pass(name: str) -> None:
+    (x, y), found = digits(), []
+    for backward in (True, False):
+        gated = small(name)
+        draws = torch.Generator().manual_seed(3)
+        loss = gated.loss(lambda g=gated: F.cross_entropy(g(x), y), draws, backward=backward)
+        loss.total.backward()
+        found.append(gated.phi.grad)
+        assert all((p.grad is not None) == backward for p in gated.model.parameters())
+    assert torch.equal(*found)
+
+
+@pytest.mark.parametrize("name", SLOPES)
+def test_an_estimator_that_differentiates_the_loss_is_refused(name: str) -> None:
+    gated, (x, y) = small(name), digits()
+    with pytest.raises(TypeError, match=r"differentiates the loss in the gates.*use an estimator"):
+        gated.loss(lambda: F.cross_entropy(gated(x), y), backward=False)
+
+
+def test_the_mean_over_all_draws_is_the_gradient_of_the_expected_accuracy() -> None:
+    """A loss without derivatives: DisARM's mean over its noise, by enumeration of both draws.
+
+    For pi > 1/2 a pair (z, z~) of a gate is (1, 0) or (0, 1) with probability 1 - pi each, and
+    (1, 1) with 2 pi - 1.
+    """
+    gated, random = small(), torch.Generator().manual_seed(5)
+    gates = len(gated.phi)
+    for weight in gated.model.parameters():
+        nn.init.normal_(weight, generator=random)
+    x = torch.randn(16, 3, generator=random)
+    y = gated.model(x).argmax(1)
+
+    def accuracy() -> float:
+        return (gated(x).argmax(1) == y).double().mean().item()
+
+    with torch.no_grad():
+        gated.phi.copy_(torch.linspace(0.05, 0.2, gates))
+    pi = gated.gates.probs.detach().double()
+    noise = torch.stack([(1 - pi) / 2, torch.full_like(pi, 0.5), (1 + pi) / 2])  # of the three
+    chances = torch.stack([1 - pi, 2 * pi - 1, 1 - pi])
+    mean = torch.zeros(gates, dtype=torch.float64)
+    for code in range(3**gates):
+        which = torch.tensor([code // 3**gate % 3 for gate in range(gates)])
+        u = noise[which, torch.arange(gates)].float()
+        value = gated.estimator.at(
+            lambda z: gated.phi.new_tensor(at(gated, z, accuracy)), gated.gates, u
+        )
+        (estimate,) = torch.autograd.grad(value, gated.phi)
+        mean += chances[which, torch.arange(gates)].prod() * estimate.double()
+    leaf = gated.gates.probs
+    expected = torch.zeros((), dtype=torch.float64)
+    for z in patterns(1, gates):
+        chance = torch.where(z[0] > 0, leaf, 1 - leaf).prod()
+        expected = expected + chance * at(gated, z[0].float(), accuracy)
+    (exact,) = torch.autograd.grad(expected, gated.phi)
+    assert exact.abs().max() > 0.01  # there is something to estimate
+    torch.testing.assert_close(mean, exact.double(), atol=2e-6, rtol=0)
+
+
+def at(gated: Gated, z: Tensor, measure: object) -> float:
+    with gated.drawn(z), torch.no_grad():
+        return measure()  # type: ignore[operator,no-any-return]
+
+
+def test_no_tensor_is_saved_for_a_backward_pass() -> None:
+    gated, (x, y), saved = small(), digits(), list[Tensor]()
+
+    def pack(tensor: Tensor) -> Tensor:
+        saved.append(tensor)
+        return tensor
+
+    def closure() -> Tensor:
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            return F.cross_entropy(gated(x), y)
+
+    gated.loss(closure)
+    assert saved  # the hooks count
+    saved.clear()
+    loss = gated.loss(closure, backward=False)
+    assert not saved
+    loss.total.backward()
+    assert gated.phi.grad.abs().sum() > 0
+
+
+@pytest.mark.parametrize("number", [0.5, 1, np.float32(0.5), np.float64(0.5), torch.tensor(0.5)])
+def test_the_closure_may_return_any_number(number: object) -> None:
+    gated, (x, _) = small(), digits()
+    loss = gated.loss(lambda: (gated(x), number)[1], backward=False)
+    assert loss.data.item() == float(number)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("value", [True, None, "0.5", 1j, [0.5], torch.zeros(2), np.zeros(2)])
+def test_what_is_not_a_number_is_refused(value: object) -> None:
+    gated, (x, _) = small(), digits()
+    with pytest.raises(ValueError, match="must return a real scalar tensor or a number, got"):
+        gated.loss(lambda: (gated(x), value)[1], backward=False)
+
+
+def test_a_number_with_a_backward_pass_is_refused_with_the_way_out() -> None:
+    gated, (x, _) = small(), digits()
+    with pytest.raises(ValueError, match=r"got float; .*plain numbers need backward=False"):
+        gated.loss(lambda: (gated(x), 0.5)[1])
+
+
+def test_nan_is_refused() -> None:
+    gated, (x, _) = small(), digits()
+    with pytest.raises(NonFiniteLoss, match="the data loss is nan"):
+        gated.loss(lambda: (gated(x), float("nan"))[1], backward=False)
+
+
+def test_a_closure_that_changes_the_weights_is_refused() -> None:
+    gated, (x, _) = small(), digits()
+
+    def closure() -> Tensor:
+        value = gated(x).sum()
+        gated.model.fc1.weight.mul_(0.5)
+        return value
+
+    with pytest.raises(RuntimeError, match="changed weights of the model in place"):
+        gated.loss(closure, backward=False)
+
+
+def test_running_statistics_are_left_alone_in_training_mode() -> None:
+    gated = sparsify(WideResNet(10, 1), lam=0.0).train()
+    before = copy.deepcopy(gated.model.state_dict())
+    x = torch.rand(2, 3, 32, 32)
+    gated.loss(lambda: gated(x).sum(), backward=False)
+    assert all(torch.equal(value, before[name]) for name, value in gated.model.state_dict().items())
+
+
+def test_nothing_is_kept_for_sharing_unless_asked() -> None:
+    """What one evaluation computed lives no longer than the evaluation."""
+    x, results = torch.rand(4, 3), list[int]()
+    for sharing in (None, True):
+        gated = sparsify(MLP((3, 2, 2, 2)), method="l0-arm", lam=0.0, sharing=sharing)
+        with torch.no_grad():
+            gated.phi.fill_(2.0)  # the first two groups of both draws agree: worth sharing
+            gated.phi[-2:] = 0.0
+        hidden: list[Tensor] = []
+        gated.model.fc1.register_forward_hook(lambda m, i, out, h=hidden: h.append(out))
+        gated.loss(lambda g=gated: g(x).sum(), torch.Generator().manual_seed(0), backward=False)
+        assert len(hidden) == 2  # two evaluations
+        results.append(len({id(out) for out in hidden}))
+    assert results == [2, 1]  # computed twice, and computed once and kept
+
+
+def test_a_course_runs_with_phi_alone() -> None:
+    gated, (x, y) = small(), digits()
+    gated.model.requires_grad_(False)
+    optimizer = torch.optim.Adam([gated.phi], lr=0.1)
+    course = Course(gated, optimizer, epochs=3)
+    before = gated.phi.detach().clone()
+    for epoch in range(3):
+        course.begin(epoch)
+        loss = gated.loss(lambda: F.cross_entropy(gated(x), y), backward=False)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert not torch.equal(gated.phi, before)
+
+
+def test_gates_learn_which_unit_counts_from_the_number_of_errors() -> None:
+    """Unit 0 of three decides the answer, unit 1 spoils it, unit 2 has no effect and a price."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(1, 3, bias=False), nn.Linear(3, 1, bias=False))
+    with torch.no_grad():
+        model[0].weight.fill_(1.0)
+        model[1].weight.copy_(torch.tensor([[1.0, -3.0, 0.0]]))
+    gated = sparsify(
+        model.requires_grad_(False),
+        example_inputs=torch.ones(1, 1),
+        method="l0-disarm",
+        lam=0.02,
+        initial=0.5,
+    )
+    x = torch.linspace(0.1, 1.0, 10)[:, None]
+    optimizer = torch.optim.Adam([gated.phi], lr=0.05)
+    for _ in range(150):
+        loss = gated.loss(lambda: (gated(x) <= 0).double().mean().item(), backward=False)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert gated.deterministic().ne(0).tolist() == [True, False, False]
