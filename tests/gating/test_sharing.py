@@ -8,7 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from l0arm import Gated, Group, Slice, sparsify
-from l0arm.gating.step import Sharing, pure, worth_sharing
+from l0arm.gating.draw import Draw
+from l0arm.gating.step import Agreement, Sharing, pure
 from l0arm.models import MLP, LeNet5, WideResNet, pooled_conv
 
 
@@ -92,9 +93,35 @@ def test_the_prefix_that_agrees_is_not_computed_again(monkeypatch):
 
 def test_undecided_gates_are_not_worth_it():
     gated = sparsify(LeNet5(), lam=0.0)
-    assert not worth_sharing(gated.layout, gated.gates.probs)
+    assert not Agreement(gated.layout).worth_sharing(gated.gates)
     gated.phi.data.fill_(3.0)
-    assert worth_sharing(gated.layout, gated.gates.probs)
+    assert Agreement(gated.layout).worth_sharing(gated.gates)
+
+
+def test_later_steps_go_by_the_draws_that_were_seen():
+    gated = sparsify(MLP((4, 3, 2)), lam=0.0)
+    gated.phi.data.fill_(3.0)
+    agreement, one = Agreement(gated.layout), Draw(gated.layout, torch.ones(7))
+    other = Draw(gated.layout, torch.tensor([1.0, 0, 1, 1, 1, 1, 1]))
+    assert agreement.worth_sharing(gated.gates)
+    for _ in range(10):
+        agreement.note(one, other)
+    assert not agreement.worth_sharing(gated.gates)
+    for _ in range(10):
+        agreement.note(other, other)
+    assert agreement.worth_sharing(gated.gates)
+
+
+def test_nothing_is_shared_while_there_is_no_second_evaluation():
+    gated = sparsify(MLP((4, 3, 2)), lam=0.0)
+    gated.phi.data.fill_(9.0)
+    agreement = Agreement(gated.layout)
+    for _ in range(30):
+        agreement.end_step(1)
+    assert not agreement.worth_sharing(gated.gates)
+    agreement.end_step(2)
+    agreement.end_step(2)
+    assert agreement.worth_sharing(gated.gates)
 
 
 def test_other_inputs_and_changed_inputs_are_computed():

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal, Protocol, cast, runtime_checkable
 
 import torch
@@ -17,17 +18,19 @@ from torch import Tensor, nn
 
 from l0arm.distributed.team import Team
 from l0arm.gating import Gated, Loss, NonFiniteLoss
+from l0arm.gating.step import Closure
 from l0arm.precision import at_least_float32
 
 Draws = Literal["own", "shared"]
-Closure = Callable[[], Tensor]
 
 
 @runtime_checkable
 class HasLoss(Protocol):
     """A Gated, or another module with such a ``loss``."""
 
-    def loss(self, closure: Closure, generator: torch.Generator | None = None) -> Loss: ...
+    def loss(
+        self, closure: Closure, generator: torch.Generator | None = None, *, backward: bool = True
+    ) -> Loss: ...
 
 
 class WholeLoss(nn.Module):
@@ -73,7 +76,12 @@ class WholeLoss(nn.Module):
         self.gated, self.draws = gated, draws
 
     def forward(
-        self, closure: Closure, weight: float = 1.0, generator: torch.Generator | None = None
+        self,
+        closure: Closure,
+        weight: float = 1.0,
+        generator: torch.Generator | None = None,
+        *,
+        backward: bool = True,
     ) -> Loss:
         """Compute the loss of this process's examples; only its total has a graph.
 
@@ -83,6 +91,7 @@ class WholeLoss(nn.Module):
             closure: Computes the data loss from the gated model, as for ``gated.loss``.
             weight: How many examples this process has.
             generator: The random numbers of the draw.
+            backward: False: gradients for phi alone, by forward passes, as in ``gated.loss``.
 
         Returns:
             The total loss, the data loss and the penalty.
@@ -95,16 +104,21 @@ class WholeLoss(nn.Module):
             raise ValueError(f"weight must be a number of examples, 0 or more; got {weight!r}")
         team = Team.here(str(next(self.gated.parameters()).device))
         if self.draws == "own":
-            return self._with_own_draws(team, closure, weight, generator)
-        return self._with_shared_draws(team, closure, weight, generator)
+            return self._with_own_draws(team, closure, weight, generator, backward)
+        return self._with_shared_draws(team, closure, weight, generator, backward)
 
     def _with_own_draws(
-        self, team: Team, closure: Closure, weight: float, generator: torch.Generator | None
+        self,
+        team: Team,
+        closure: Closure,
+        weight: float,
+        generator: torch.Generator | None,
+        backward: bool,
     ) -> Loss:
         before = [(buffer, buffer.clone()) for buffer in self.gated.buffers()]
         failure: NonFiniteLoss | None = None
         try:
-            loss = self._trained.loss(closure, generator)
+            loss = self._loss(backward)(closure, generator)
         except NonFiniteLoss as error:
             failure = error
         weights, failures = team.sum([weight, failure is not None])
@@ -116,21 +130,27 @@ class WholeLoss(nn.Module):
         return Loss(total, loss.data.detach(), loss.penalty.detach())
 
     def _with_shared_draws(
-        self, team: Team, closure: Closure, weight: float, generator: torch.Generator | None
+        self,
+        team: Team,
+        closure: Closure,
+        weight: float,
+        generator: torch.Generator | None,
+        backward: bool,
     ) -> Loss:
         def mean_over_processes() -> Tensor:
-            value = at_least_float32(closure())
+            value = at_least_float32(torch.as_tensor(closure(), device=team.device))
             sums, weights = team.sum([weight * value.item() if weight else 0.0, weight])
             local = _share(team, weight, weights) * value
             # The value is the mean over processes, the gradient that of this process.
             return local - local.detach() + sums / weights
 
-        loss = self._trained.loss(mean_over_processes, generator or self._same_everywhere(team))
+        draws = generator or self._same_everywhere(team)
+        loss = self._loss(backward)(mean_over_processes, draws)
         return Loss(loss.total, loss.data.detach(), loss.penalty.detach())
 
-    @property
-    def _trained(self) -> HasLoss:
-        return cast(HasLoss, self.gated)
+    def _loss(self, backward: bool) -> Callable[[Closure, torch.Generator | None], Loss]:
+        loss = cast(HasLoss, self.gated).loss
+        return loss if backward else partial(loss, backward=False)
 
     def _same_everywhere(self, team: Team) -> torch.Generator:
         """A generator seeded by the first process; save its state to resume bit for bit."""

@@ -1,16 +1,18 @@
 """Where z sits: groups, the engine that cuts theta by z, and the gated model."""
 
 from l0arm.gating.gated import EmptyGroupWarning, Gated
-from l0arm.gating.group import Group, Patch, Slice
+from l0arm.gating.group import Branch, Group, Norm, Patch, Slice
 from l0arm.gating.step import Loss, NonFiniteLoss
 from l0arm.gating.synchrony import NotSynchronised
 
 __all__ = [
+    "Branch",
     "EmptyGroupWarning",
     "Gated",
     "Group",
     "Loss",
     "NonFiniteLoss",
+    "Norm",
     "NotSynchronised",
     "Patch",
     "Slice",

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from l0arm.gating.layout import Axis, Layout, Reach
+from l0arm.gating.validation import way_out, why_binary
 from l0arm.precision import at_least_float32
 
 Mask = npt.NDArray[np.bool_]
@@ -49,37 +50,45 @@ class Draw:
     ) -> None:
         _check_length(z, layout.gates)
         self.layout, self.z, self.sliced, self.writes = layout, z, sliced, writes
-        fixed = z.detach()
-        self._values = at_least_float32(fixed).cpu().numpy()  # numpy has no bfloat16
+        self._values = at_least_float32(z.detach()).cpu().numpy()  # numpy has no bfloat16
+        if like is not None and not z.requires_grad and self._repeats(like):
+            return
         self._memo: dict[Axis, Kept] = {}
         self._units: dict[int, Tensor] = {}  # open units of a group
-        self.counts = [self._count(number) for number in range(len(layout.groups))]
-        self.full = [n == group.units for n, group in zip(self.counts, layout.groups, strict=True)]
-        self.empty = [number for number, n in enumerate(self.counts) if n == 0]
+        self._open: Mask = np.ones(layout.gates + 1, dtype=np.bool_)  # the last gate never closes
+        is_open = self._open[:-1]
+        np.not_equal(self._values, 0, out=is_open)
+        self.counts: list[int] = np.add.reduceat(is_open, layout.offsets, dtype=np.int64).tolist()
+        self.full = [n == units for n, units in zip(self.counts, layout.units, strict=True)]
+        # Groups that need a stand-in. Without any branch a network still runs.
+        self.empty = [n for n, left in enumerate(self.counts) if not left and layout.cuts_units[n]]
         # Fractions (a thresholded mean, a relaxed gate) and gates with a graph are multiplied in.
-        self.binary = not z.requires_grad and torch.equal(fixed * fixed, fixed)
+        self.binary = not z.requires_grad and bool((self._values == is_open).all())
+        self.dense = self.binary and all(self.full)  # nothing to cut, nothing to multiply
         if not self.binary:
             self._refuse_fractions()
-        elif like is not None and like.binary:
+        elif like is not None and not self.dense:
             self._adopt(like)
 
-    def _count(self, group: int) -> int:
-        """How many gates of a group are open."""
-        if self.layout.drops[group]:
-            return len(self._open_units(group))
-        return int(np.count_nonzero(self._values[self.layout.span(group)]))
+    def _repeats(self, like: Draw) -> bool:
+        """Whether another draw has the same gates. Then everything known of it is taken over."""
+        if not self._comparable(like) or not bool((self._values == like._open[:-1]).all()):
+            return False
+        self._open, self._memo, self._units = like._open, like._memo, like._units
+        self.counts, self.full, self.empty = like.counts, like.full, like.empty
+        self.binary, self.dense = True, like.dense
+        return True
+
+    def _comparable(self, like: Draw) -> bool:
+        """Whether positions of another draw are positions of this one where gates agree."""
+        alike = like.layout is self.layout and like.sliced == self.sliced
+        return like.binary and alike and like.z.device == self.z.device
 
     def _open_units(self, group: int) -> Tensor:
         """Positions of the open units, shared by all tensors that the group cuts."""
         if group not in self._units:
-            self._units[group] = self.positions(self._values[self.layout.span(group)])
+            self._units[group] = self.positions(self._open[self.layout.span(group)])
         return self._units[group]
-
-    @cached_property
-    def _open(self) -> Mask:
-        mask = np.ones(self.layout.gates + 1, dtype=np.bool_)  # the last gate never closes
-        np.not_equal(self._values, 0, out=mask[:-1])
-        return mask
 
     @cached_property
     def _kept_gates(self) -> Mask:
@@ -95,13 +104,33 @@ class Draw:
 
         Operations are shared between two passes by the identity of their inputs.
         """
-        same = [
-            np.array_equal(self._values[span], like._values[span])
-            for span in map(self.layout.span, range(len(self.counts)))
-        ]
+        if not self._comparable(like):
+            return
+        changed = np.not_equal(self._open[:-1], like._open[:-1])
+        moved = np.logical_or.reduceat(changed, self.layout.offsets).tolist()
         for axis, kept in like._memo.items():
-            if all(same[reach.group] for reach in axis.reaches):
+            if not any(moved[reach.group] for reach in axis.reaches):
                 self._memo[axis] = kept
+        for group, units in like._units.items():
+            if not moved[group]:
+                self._units[group] = units
+
+    def agrees(self, other: Draw, group: int) -> bool:
+        """Whether the gates of a group are equal in both draws."""
+        span = self.layout.span(group)
+        return bool((self._values[span] == other._values[span]).all())
+
+    def equals(self, other: Draw) -> bool:
+        """Whether all gates are equal in both draws."""
+        return bool((self._values == other._values).all())
+
+    def is_open(self, gate: int) -> bool:
+        """Whether a gate, by its flat number, is not 0."""
+        return bool(self._open[gate])
+
+    def is_absent(self, tensor: str) -> bool:
+        """Whether a tensor belongs to modules of a closed residual branch."""
+        return any(b.holds(tensor) and not self.is_open(gate) for gate, b in self.layout.branches)
 
     def units_kept(self, group: int) -> int:
         """How many units of a group are computed: the open ones, or its stand-in."""
@@ -129,7 +158,10 @@ class Draw:
 
     def mask(self, axis: Axis) -> Tensor | None:
         """The factor of every position, for masked execution."""
-        folds = [r for r in axis.reaches if r.folds and not (self.full[r.group] and self.binary)]
+        return self._factors(axis.reaches)
+
+    def _factors(self, reaches: Sequence[Reach]) -> Tensor | None:
+        folds = [r for r in reaches if r.folds and not (self.full[r.group] and self.binary)]
         return self._product(folds) if folds else None
 
     def open_positions(self, axis: Axis) -> Mask:
@@ -153,19 +185,20 @@ class Draw:
         for number in self.layout.twice:
             span = self.layout.span(number)
             if self.z.requires_grad or bool((self._values[span] != self._open[span]).any()):
+                group = self.layout.groups[number]
                 raise ValueError(
-                    f"group '{self.layout.groups[number].name}' reads and makes one tensor (tied "
-                    "weights): a gate between 0 and 1 would be multiplied in twice; pass gates "
-                    "that are 0 or 1, or untie the weights"
+                    f"group '{group.name}' {why_binary(group)}: a gate between 0 and 1 would be "
+                    f"multiplied in twice; pass gates that are 0 or 1, or {way_out(group)}"
                 )
 
     def _cut(self, axis: Axis) -> Kept:
-        if len(axis.reaches) == 1 and axis.reaches[0].plain and self.binary and not self.empty:
-            return self._cut_by_one(axis.reaches[0])
-        closing = [r for r in axis.reaches if not self.full[r.group]]
+        reaches = axis.within
+        if len(reaches) == 1 and reaches[0].plain and self.binary and not self.empty:
+            return self._cut_by_one(reaches[0])
+        closing = [r for r in reaches if not self.full[r.group]]
         cutting = [r for r in closing if r.drops]
         if not cutting:
-            return Kept(fold=self.mask(axis))
+            return Kept(fold=self._factors(reaches))
         sending = [r for r in cutting if not r.selects]
         sent = self._all(sending, self._kept_gates) if sending else None
         selects = len(sending) < len(cutting)
@@ -175,10 +208,10 @@ class Draw:
             kept = np.arange(kept.size) == (0 if sent is None else int(sent.argmax()))
             stand_in = True
         index = self.positions(kept)
-        folds = [r for r in axis.reaches if r.folds]
+        folds = [r for r in reaches if r.folds]
         multiplies = stand_in or len(closing) > len(cutting) or not self.binary
         fold = self._product(folds)[index] if folds and multiplies else None
-        written = torch.from_numpy(self.open_positions(axis)[kept]) if stand_in else None
+        written = torch.from_numpy(self.open_by(reaches)[kept]) if stand_in else None
         return Kept(index, fold, self._local(kept, sent, index) if selects else None, written)
 
     def _cut_by_one(self, reach: Reach) -> Kept:

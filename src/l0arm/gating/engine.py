@@ -14,10 +14,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from l0arm.gating.branches import Closed, caller_of
 from l0arm.gating.draw import Draw
 from l0arm.gating.evaluation import Evaluations
 from l0arm.gating.kernels import guard
 from l0arm.gating.layout import Layout, TensorCut, named_tensors
+from l0arm.gating.norms import rms_attributes
 from l0arm.gating.slicing import theta, write_back
 from l0arm.gating.threads import THIS
 
@@ -40,8 +42,14 @@ class Engine(Evaluations):
         known = named_tensors(model)
         # By identity, so that a tied weight is cut wherever it is used.
         cuts = {id(known[name]): spec for name, spec in self.layout.tensors.items()}
+        inside: dict[str, list[_Absent]] = {}
+        for gate, branch in self.layout.branches:
+            for absent, returns in zip(branch.modules, branch.returns, strict=True):
+                around = caller_of(model, absent)
+                below = absent.removeprefix(f"{around}.")
+                inside.setdefault(around, []).append((gate, below, returns))
         for name, module in model.named_modules():
-            hook = _ModuleHook(self, name, module, cuts)
+            hook = _ModuleHook(self, name, module, cuts, inside.get(name, []))
             if hook.needed:
                 self._handles += hook.register(module)
                 self._hooks.append(hook)
@@ -74,8 +82,12 @@ class Engine(Evaluations):
         if self._checked:
             return
         self._checked = True
-        silent = [h for h in self._hooks if h.parameters and not h.called]
-        names = ", ".join(f"'{h.name}.{key}'" for h in silent for key in h.parameters)
+        seen = {id(cut) for h in self._hooks if h.called for cut in h.parameters.values()}
+        silent = [
+            (h, key) for h in self._hooks for key in h.parameters if not (h.called or h.branches)
+        ]
+        unseen = [(h, key) for h, key in silent if id(h.parameters[key]) not in seen]
+        names = ", ".join(f"'{h.name}.{key}'" for h, key in unseen)
         if names:
             warnings.warn(
                 f"groups cut {names}, but this forward pass did not call the modules that own "
@@ -85,11 +97,19 @@ class Engine(Evaluations):
             )
 
 
+_Absent = tuple[int, str, tuple[str, ...]]  # gate, module below the one that is called, returns
+
+
 class _ModuleHook:
     """Replaces one module's tensors by those of the draw, for the length of its forward."""
 
     def __init__(
-        self, engine: Engine, name: str, module: nn.Module, cuts: dict[int, TensorCut]
+        self,
+        engine: Engine,
+        name: str,
+        module: nn.Module,
+        cuts: dict[int, TensorCut],
+        absent: list[_Absent],
     ) -> None:
         self.engine = engine
         self.name = name
@@ -106,6 +126,9 @@ class _ModuleHook:
             for patch in group.patches
             if patch.module == name
         ]
+        self.absent = absent  # what is not called in the module if gates are closed
+        self.branches = [gate for gate, branch in layout.branches if branch.holds(name)]
+        self.rms = next((cut for cut in self.parameters.values() if cut.rms is not None), None)
         self.draw: Draw | None = None  # in force during the call
         self.saved: list[tuple[dict[str, Any], str, Any]] = []  # what to put back after the call
         self.copies: dict[str, tuple[Tensor, Tensor, int]] = {}  # buffers: original, copy, version
@@ -116,7 +139,8 @@ class _ModuleHook:
 
     @property
     def needed(self) -> bool:
-        return bool(self.parameters or self.buffers or self.selection or self.patches)
+        changes = self.parameters or self.buffers or self.selection or self.patches
+        return bool(changes or self.absent)
 
     @property
     def narrows(self) -> bool:
@@ -145,6 +169,9 @@ class _ModuleHook:
             self.engine.traced = True
         self.called = True
         self.engine.calls += 1
+        if draw.dense and (draw.writes or not self.buffers):  # nothing to install
+            self.draw = None
+            return None
         self.engine.entered.append(self)
         for key, spec in self.parameters.items():
             original = module._parameters[key]
@@ -152,11 +179,8 @@ class _ModuleHook:
             self._swap(module._parameters, key, theta(original, spec, draw))
         for key, buffer_spec in self.buffers.items():
             self._enter_buffer(module, key, buffer_spec, draw)
-        for patch, group in self.patches:
-            closed = self.engine.layout.groups[group].units - draw.units_kept(group)
-            if draw.sliced and closed:
-                value = getattr(module, patch.attribute) - patch.per_unit * closed
-                self._swap(module.__dict__, patch.attribute, value)
+        if draw.sliced:
+            self._enter_structure(module, draw)
         if self.selection is None or not draw.sliced:
             return None
         dim, axis = self.selection
@@ -170,7 +194,7 @@ class _ModuleHook:
                 self.engine.end()
             return
         try:
-            for key, (original, installed, version) in self.copies.items() if draw.writes else ():
+            for key, (original, installed, version) in self.copies.items() if self._writes else ():
                 now, spec = module._buffers[key], self.buffers[key]
                 touched = now is not installed or _version(now) != version
                 if now is not None and (touched or (module.training and _counts_rows(spec))):
@@ -195,12 +219,42 @@ class _ModuleHook:
         """Install a copy of a buffer. An uncut buffer of the pass that writes stays in place."""
         original = module._buffers[key]
         assert original is not None
-        if spec is None and draw.writes:
+        if spec is None and self._writes:
             return
         value = original if spec is None else theta(original, spec, draw)
         copied = value.clone() if value is original else value
         self._swap(module._buffers, key, copied)
         self.copies[key] = (original, copied, _version(copied))
+
+    def _enter_structure(self, module: nn.Module, draw: Draw) -> None:
+        """Replace modules of closed branches, and attributes that count units."""
+        for gate, name, returns in self.absent:
+            if not draw.is_open(gate):
+                home, _, key = name.rpartition(".")
+                owner = module.get_submodule(home)
+                self._swap(owner._modules, key, Closed(owner.get_submodule(key), returns))
+        for patch, group in self.patches:
+            closed = self.engine.layout.groups[group].units - draw.units_kept(group)
+            if closed:
+                value = getattr(module, patch.attribute) - patch.per_unit * closed
+                self._swap(module.__dict__, patch.attribute, value)
+        if self.rms is not None:
+            self._enter_norm(module, self.rms, draw)
+
+    @property
+    def _writes(self) -> bool:
+        """Whether the call writes buffers. That of a closed branch does not."""
+        assert self.draw is not None
+        return self.draw.writes and all(map(self.draw.is_open, self.branches))
+
+    def _enter_norm(self, module: nn.Module, weight: TensorCut, draw: Draw) -> None:
+        """An RMSNorm over fewer units has another epsilon."""
+        (axis,) = weight.axes.values()
+        index = draw.kept(axis).index
+        if index is not None and weight.rms is not None:
+            changed = rms_attributes(module, weight.rms, axis.size, len(index))
+            for attribute, value in changed.items():
+                self._swap(module.__dict__, attribute, value)
 
     def _swap(self, home: dict[str, Any], key: str, value: object) -> None:
         self.saved.append((home, key, home[key]))
@@ -233,7 +287,7 @@ def _version(tensor: Tensor | None) -> int:
 def _counts_rows(spec: TensorCut | None) -> bool:
     """A running statistic: batch_norm changes it in place without counting the change."""
     axes = [] if spec is None else list(spec.axes.values())
-    return len(axes) == 1 and not any(reach.folds for reach in axes[0].reaches)
+    return len(axes) == 1 and not any(reach.reads for reach in axes[0].reaches)
 
 
 def gather(

@@ -39,6 +39,7 @@ class Evaluations:
         self.exclusive = False  # whether ``alone`` has the turn
         self.outermost: Call | None = None  # the call that has the turn, outside of ``alone``
         self.current: Draw | None = None
+        self.last: Draw | None = None  # the latest draw, for its position tensors
         self.entered: list[Call] = []  # modules that have cut tensors installed
         self.calls = 0  # calls of modules that a draw changed
         self.passes = Passes()  # for recomputation
@@ -46,7 +47,7 @@ class Evaluations:
     def __getstate__(self) -> dict[str, Any]:
         """For copies: nothing is in force in them."""
         self.check_dense()
-        return {**vars(self), "current": None, "exclusive": False, "outermost": None}
+        return {**vars(self), "current": None, "last": None, "exclusive": False, "outermost": None}
 
     def check_dense(self) -> None:
         """Refuse to copy tensors that are cut for the length of a call."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -20,9 +19,10 @@ from l0arm.gating.exclusive import Exclusive
 from l0arm.gating.group import Group
 from l0arm.gating.layout import resolve
 from l0arm.gating.mask import Threshold, checked_multiple, deterministic_mask
+from l0arm.gating.norms import exchange_norms
 from l0arm.gating.randomness import Noise
 from l0arm.gating.settings import Execution, Setting, Settings
-from l0arm.gating.step import Loss, NonFiniteLoss, Objective, check_phi, depends
+from l0arm.gating.step import Agreement, Closure, Loss, Objective, check_phi, depends
 from l0arm.gating.synchrony import check_synchronised
 from l0arm.gating.undoing import undone_if_refused
 from l0arm.gating.validation import check_gates
@@ -63,7 +63,7 @@ class Gated(Exclusive):
     penalty_weight: Setting[float] = Setting()
     outputs: Setting[tuple[str, ...]] = Setting()
     execution: Setting[Execution] = Setting()
-    sharing: Setting[bool] = Setting()
+    sharing: Setting[bool | None] = Setting()
     averaged_elsewhere: Setting[bool] = Setting()
     example: Setting[Example | None] = Setting()
 
@@ -86,6 +86,8 @@ class Gated(Exclusive):
         self.budget: Constraint | None = None  # a limit on the expected cost, instead of lambda
         self._budgeted: tuple[int, Tensor] | None = None  # phi at the budget's last update
         self.noise = Noise()
+        self.agreement = Agreement(self.layout)
+        self._constants: dict[int, tuple[object, Tensor, Tensor]] = {}
         self._warned: set[str] = set()
         device = next(model.parameters()).device
         mean = torch.cat([torch.full((g.units,), g.initial) for g in self.groups])
@@ -94,8 +96,9 @@ class Gated(Exclusive):
         self.register_buffer("sizes", self.layout.sizes.to(device), persistent=False)
         with torch.enable_grad():  # the graph shows whether phi can be trained
             gates = self.gates
-        check_gates(self.estimator, gates, [self.groups[n].name for n in self.layout.twice])
+        check_gates(self.estimator, gates, [self.groups[n] for n in self.layout.twice])
         with undone_if_refused(model):
+            exchange_norms(model, self.groups)
             self.engine = Engine(model, self.layout)
             self.extras = nn.ModuleDict({} if method.extras is None else method.extras(self))
             with torch.enable_grad():
@@ -127,6 +130,13 @@ class Gated(Exclusive):
             f"method '{self.method.name}' has no {kind.__name__} among its extras; a part of it "
             "needs one: give Method(extras=...) a function that makes it"
         )
+
+    def constant(self, owner: object, make: Callable[[], Tensor]) -> Tensor:
+        """``make()``, computed once for an owner, and again after the network was moved or cast."""
+        known = self._constants.get(id(owner))
+        if known is None or known[0] is not owner or known[1] is not self.sizes:
+            known = self._constants[id(owner)] = owner, self.sizes, make()
+        return known[2]
 
     def per_group(self, gates: Tensor) -> dict[str, Tensor]:
         """A flat vector over all gates, split by group."""
@@ -164,10 +174,13 @@ class Gated(Exclusive):
 
     def _call(self, *args: Any, **kwargs: Any) -> Any:
         try:
-            with ExitStack() as stack:
-                for extra in self.extras.values():
-                    stack.enter_context(cast(Extra, extra).active(self))
+            if not self.extras:
                 output = self.model(*args, **kwargs)
+            else:
+                with ExitStack() as stack:
+                    for extra in self.extras.values():
+                        stack.enter_context(cast(Extra, extra).active(self))
+                    output = self.model(*args, **kwargs)
         except RuntimeError as error:
             error.add_note(self._state_of_gates())
             raise
@@ -198,34 +211,68 @@ class Gated(Exclusive):
         self.engine.alone(self.engine.detach)
         return self.model
 
-    def loss(self, closure: Callable[[], Tensor], generator: torch.Generator | None = None) -> Loss:
+    def loss(
+        self,
+        closure: Closure,
+        generator: torch.Generator | None = None,
+        *,
+        backward: bool = True,
+    ) -> Loss:
         """The objective of Eq. 8: ``closure`` computes the data loss from ``self(x)``.
 
         The estimator calls the closure as often as it needs to (draw the batch outside it). All
         evaluations see the same state of the random number generators, and only the first with a
         graph writes buffers. If anything raises (a loss that is not finite, an interrupt), weights
         and buffers are as before. Other threads that use the model wait meanwhile.
+
+        Args:
+            closure: Computes the data loss.
+            generator: The source of random numbers of the draws. None: the global one.
+            backward: False: only phi gets a gradient, by forward passes alone. No graph of the
+                model is made, so the memory is that of inference, and no weight or buffer is
+                written. The closure may return any number: an accuracy, a latency, the answer of
+                another program. Estimators that differentiate the loss are refused.
+
+        Returns:
+            The objective. ``loss.total.backward()`` is called in either case.
+
+        Example:
+            >>> import l0arm
+            >>> gated = l0arm.sparsify(l0arm.models.MLP((6, 4, 2)), lam=0.01)
+            >>> x, y = torch.rand(8, 6), torch.arange(8) % 2
+            >>> def errors() -> float:
+            ...     return (gated(x).argmax(1) != y).double().mean().item()
+            >>> gated.loss(errors, backward=False).total.backward()
+            >>> gated.phi.grad.shape, gated.model.fc1.weight.grad
+            (torch.Size([10]), None)
         """
-        objective = Objective(self, closure)
+        objective = Objective(self, closure, backward=backward)
+        phi = None if self.budget is None else self.phi.detach().clone()
         try:
             return self.engine.alone(lambda: self._loss(objective, generator))
         except BaseException:  # an interrupt too
             objective.undo()
+            if phi is not None:
+                self.phi.data.copy_(phi)
+                self._budgeted = None
             raise
 
     def _loss(self, objective: Objective, generator: torch.Generator | None) -> Loss:
         check_synchronised(self)
         self.check_mode(trains=True)
+        acts = self.budget is not None and self.training and self._stepped()
+        if acts and self.penalty_weight > 0.0:
+            assert self.budget is not None
+            self.budget.follow(self)
+            self._budgeted = self.phi._version, self.phi.detach().clone()
         gates = self.gates
         penalty = self.penalty(gates)
-        finite = math.isfinite(penalty.item())
-        if not (finite and self._priced):
+        if not self._priced:
             check_phi(self.layout, gates)
-        if not finite:
-            raise NonFiniteLoss("penalty", penalty.item())
         objective.begin(gates)
         data = self.estimator(objective, gates, generator)
-        if self.budget is not None and self.training and self._stepped():
+        objective.end(penalty.detach())
+        if acts and self.budget is not None:
             self.budget.ascend(gates.open_probability.detach())
         return Loss(data + penalty, data, penalty)
 
@@ -258,8 +305,14 @@ class Gated(Exclusive):
         self.engine.check_attached()
         drops = self.estimator.drops or not z.requires_grad
         sliced = self.settings.execution == "sliced" and drops
-        draw = Draw(self.layout, z, sliced=sliced, writes=writes, like=like)
-        self.warn_of_empty(draw)
+        draw = Draw(self.layout, z, sliced=sliced, writes=writes, like=like or self.engine.last)
+        if draw.empty and not all(
+            self.groups[number].name in self._warned for number in draw.empty
+        ):
+            check_phi(self.layout, self.gates)  # a NaN closes gates, too
+            self.warn_of_empty(draw)
+        if draw.binary and not torch.is_inference_mode_enabled():  # else backward could not use it
+            self.engine.last = draw
         return self.engine.evaluating(draw)
 
     def parameter_groups(
@@ -304,8 +357,10 @@ class Gated(Exclusive):
 
     def warn_of_empty(self, draw: Draw) -> None:
         """Say, once for each group, that a draw closed it whole."""
-        for name in (self.groups[number].name for number in draw.empty):
-            if name not in self._warned:
+        for group in (self.groups[number] for number in draw.empty):
+            name = group.name
+            gone = all(draw.is_absent(piece.tensor) for piece in group.reads)  # with its branch
+            if name not in self._warned and not gone:
                 self._warned.add(name)
                 cure = "lower lam" if self.budget is None else "raise the budget, set Group.floor"
                 warnings.warn(

@@ -78,6 +78,8 @@ def reopen(z: Tensor, span: slice, gates: Gates, width: int) -> None:
 def close_dead_units(layout: Layout, z: Tensor) -> Tensor:
     """Close every unit that no open weight reads, until nothing changes.
 
+    A unit that a norm counts is never dead: the other units depend on it. Neither is a branch.
+
     A filter whose flattened inputs are all closed is closed, and so are the flattened inputs of a
     closed filter. This is exact, because nothing reads what a dead unit sends.
     """
@@ -86,6 +88,8 @@ def close_dead_units(layout: Layout, z: Tensor) -> Tensor:
         alive = np.zeros(layout.gates + 1, dtype=np.bool_)
         for spec in layout.tensors.values():
             _mark_read(alive, spec, draw)
+        for number, group in enumerate(layout.groups):
+            alive[layout.span(number)] |= bool(group.norms or group.branches)
         living = torch.where(torch.from_numpy(alive[:-1]).to(z.device), z, torch.zeros_like(z))
         if torch.equal(living, z):
             return z
@@ -99,7 +103,7 @@ def _mark_read(alive: Mask, spec: TensorCut, draw: Draw) -> None:
         if all(bool(draw.open_positions(other).any()) for other in others):
             positions = draw.open_positions(axis)
             for reach in axis.reaches:
-                if reach.folds:
+                if reach.reads:
                     alive[reach.numbers[positions]] = True
     for group in spec.elementwise:
         alive[draw.layout.span(group)] = True

@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from types import NoneType
 from typing import Any
 
-from l0arm.gating.group import Group, Patch, Slice
+from l0arm.gating.group import Branch, Group, Norm, Patch, Slice
 
 Kind = type | tuple[type, ...]
 
@@ -31,7 +31,21 @@ def record_of(group: Group) -> dict[str, Any]:
             {"module": p.module, "attribute": p.attribute, "per_unit": p.per_unit}
             for p in group.patches
         ]
+    if group.norms:
+        record["norms"] = [_norm_record(norm) for norm in group.norms]
+    if group.branches:
+        record["branches"] = [
+            {"modules": list(branch.modules), "returns": [list(parts) for parts in branch.returns]}
+            for branch in group.branches
+        ]
     return record
+
+
+def _norm_record(norm: Norm) -> dict[str, Any]:
+    record: dict[str, Any] = {"module": norm.module}
+    if norm.epsilon is not None:
+        record["epsilon"] = norm.epsilon
+    return {**record, "offset": norm.offset} if norm.offset else record
 
 
 def _slice_record(piece: Slice) -> dict[str, Any]:
@@ -46,7 +60,7 @@ def _slice_record(piece: Slice) -> dict[str, Any]:
 def group_of(record: Any, where: str) -> Group:
     """The group of a record. Group's own checks apply too."""
     lists: dict[str, tuple[Kind, Any]] = {
-        key: (list, []) for key in ("reads", "makes", "counts", "patches")
+        key: (list, []) for key in ("reads", "makes", "counts", "patches", "norms", "branches")
     }
     numbers: dict[str, tuple[Kind, Any]] = {"initial": (float, 0.5), "floor": (int, 0)}
     optional = {**numbers, **lists, "select": (dict, None)}
@@ -61,11 +75,32 @@ def group_of(record: Any, where: str) -> Group:
         checked(p, f"{where}, patch {n}", wanted, {"per_unit": (int, 1)})
         for n, p in enumerate(fields["patches"])
     ]
+    optional = {"epsilon": (str, None), "offset": (float, 0.0)}
+    norms = [
+        checked(norm, f"{where}, norm {n}", {"module": str}, optional)
+        for n, norm in enumerate(fields["norms"])
+    ]
+    fields["norms"] = tuple(Norm(**norm) for norm in norms)
+    fields["branches"] = tuple(
+        _branch_of(branch, f"{where}, branch {n}") for n, branch in enumerate(fields["branches"])
+    )
     try:
         fields["patches"] = tuple(Patch(**patch) for patch in patches)
         return Group(**fields)
     except ValueError as error:
         raise RecordError(f"{where}: {error}") from None
+
+
+def _branch_of(record: Any, where: str) -> Branch:
+    fields = checked(record, where, {"modules": list, "returns": list})
+    modules, returns = fields["modules"], fields["returns"]
+    listed = all(isinstance(parts, list) for parts in returns)
+    texts = [*modules, *(part for parts in returns for part in parts)] if listed else [None]
+    if not all(isinstance(text, str) for text in texts) or len(modules) != len(returns):
+        raise RecordError(
+            f"{where}: modules must list names, and returns a list of names for each of them"
+        )
+    return Branch(tuple(modules), tuple(tuple(parts) for parts in returns))
 
 
 def _slice_of(record: Any, where: str) -> Slice:

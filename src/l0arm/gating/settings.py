@@ -35,7 +35,8 @@ class Settings:
         penalty_weight: Factor of all penalties together; a warm-up lowers it. Saved.
         outputs: The outputs that count in comparisons, by key or number. Empty: all. Saved.
         execution: ``"sliced"`` drops closed slices, ``"masked"`` zeroes them where they are read.
-        sharing: Compute once what both evaluations of a step have in common.
+        sharing: Compute once what the evaluations of a step have in common. None: if there is a
+            backward pass, which keeps the results of the first evaluation in any case.
         averaged_elsewhere: With several processes: you average the gradients, not DDP.
         example: Inputs on which compaction shows that it changed nothing.
     """
@@ -45,7 +46,7 @@ class Settings:
     penalty_weight: float = field(default=1.0, metadata=SAVED)
     outputs: tuple[str, ...] = field(default=(), metadata=SAVED)
     execution: Execution = "sliced"
-    sharing: bool = True
+    sharing: bool | None = None
     averaged_elsewhere: bool = False
     example: Example | None = None
 

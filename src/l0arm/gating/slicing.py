@@ -10,10 +10,12 @@ from torch import Tensor
 
 from l0arm.gating.draw import Draw
 from l0arm.gating.layout import Axis, TensorCut
+from l0arm.gating.norms import grown_weight
 
 
 def theta(tensor: Tensor, spec: TensorCut, draw: Draw) -> Tensor:
     """theta = theta~ (.) z, Eq. 2: cut (sliced) or zeroed in the readers (masked)."""
+    size = len(tensor) if tensor.dim() else 1
     for group in spec.elementwise:
         tensor = tensor * draw.of_group(group).view_as(tensor).to(tensor.dtype)
     for dim, axis in spec.axes.items():
@@ -24,7 +26,7 @@ def theta(tensor: Tensor, spec: TensorCut, draw: Draw) -> Tensor:
         else:
             fold = draw.mask(axis)
         tensor = tensor if fold is None else tensor * _along(fold, dim, tensor)
-    return tensor
+    return tensor if spec.rms is None else grown_weight(tensor, spec.rms, size)
 
 
 def write_back(original: Tensor, updated: Tensor, spec: TensorCut | None, draw: Draw) -> None:

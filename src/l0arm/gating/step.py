@@ -18,6 +18,7 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import wraps
+from numbers import Real
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -50,7 +51,10 @@ PURE: set[Callable[..., Any]] = {
     Tensor.narrow,
 }
 
-WORTHWHILE = 0.5  # share only if the first group's draws agree more often than this
+Closure = Callable[[], "Tensor | float"]
+WORTHWHILE = 0.5  # share only if the first group's draws agree more often than this,
+REPEATED = 0.1  # and if more steps than this share need a second evaluation at all
+MEMORY = 0.1  # weight of the latest step in these two shares
 
 
 class NonFiniteLoss(ValueError):
@@ -109,49 +113,96 @@ class Objective:
     """The loss as a function of z, for all evaluations of one step.
 
     All evaluations start from the same random numbers. Only the first one with a graph writes
-    buffers, and ``undo`` restores them.
+    buffers, and ``undo`` restores them. With ``backward=False`` none has a graph, none writes
+    anything, and the loss may be a plain number.
     """
 
-    def __init__(self, gated: Gated, closure: Callable[[], Tensor]) -> None:
+    def __init__(self, gated: Gated, closure: Closure, *, backward: bool = True) -> None:
         if not callable(closure):
             raise TypeError(
                 f"loss() takes a function that computes the data loss, got {type(closure).__name__}"
                 "; write gated.loss(lambda: criterion(gated(x), y))"
             )
-        self._gated, self._closure = gated, closure
+        self._gated, self._closure, self._backward = gated, closure, backward
         self._randomness = SharedRandomness(gated.phi.device, gated.noise)
         self._written = False
         self._buffers: list[tuple[Tensor, Tensor]] = []
         self._with_graph = torch.is_grad_enabled()
         self._first: Draw | None = None
+        self._losses: list[Tensor] = []  # of all evaluations
         self._sharing: Sharing | nullcontext[None] = nullcontext()
 
     def begin(self, gates: Gates) -> None:
         """Before the first evaluation: share what evaluations at these gates have in common."""
         gated = self._gated
         several = gated.estimator.forwards != 1  # else there is nothing to share
-        if gated.settings.sharing and several and worth_sharing(gated.layout, gates.probs):
+        # What is shared is kept. A graph keeps it anyway. Without one it would be extra memory.
+        wanted = self._backward if gated.settings.sharing is None else gated.settings.sharing
+        if wanted and several and gated.agreement.worth_sharing(gates):
             self._sharing = Sharing()
 
     def __call__(self, z: Tensor) -> Tensor:
+        if not self._backward:
+            return self._without_graph(z)
         writes = not self._written and torch.is_grad_enabled() == self._with_graph
         self._written = self._written or writes
         if writes:
             self._buffers = [(b, b.clone()) for b in self._gated.model.buffers()]
+        return self._at(z, writes)
+
+    def _without_graph(self, z: Tensor) -> Tensor:
+        """f(z) by a forward pass that only reads the model."""
+        if z.requires_grad:
+            raise TypeError(
+                f"{type(self._gated.estimator).__name__} differentiates the loss in the gates, "
+                "which needs a backward pass; with backward=False use an estimator that needs "
+                "values only, such as 'disarm', 'reinforce-loo' or 'arms'"
+            )
+        before = _versions(self._gated)
+        with torch.no_grad():
+            value = self._at(z, writes=False)
+        if _versions(self._gated) != before:
+            raise RuntimeError(
+                "the closure of loss() changed weights of the model in place, but with "
+                "backward=False it may only read them: all evaluations must see the same network"
+            )
+        return value
+
+    def _at(self, z: Tensor, writes: bool) -> Tensor:
         with (
             self._randomness,
             self._gated.drawn(z, writes=writes, like=self._first) as draw,
             self._sharing,
         ):
             value = self._evaluate()
-        if self._first is None and isinstance(self._sharing, Sharing):
+        self._losses.append(value.detach())
+        if self._gated.estimator_state is not None:  # the estimator is about to remember the value
+            self.check(value.new_zeros(()))
+        if self._first is None:
             self._first = draw
-            self._sharing.replay()
-        number = value.item()
-        if not math.isfinite(number):
-            check_phi(self._gated.layout, self._gated.gates)  # it may be the reason
-            raise NonFiniteLoss("data loss", number)
+            if isinstance(self._sharing, Sharing):
+                self._sharing.replay()
+        else:
+            self._gated.agreement.note(self._first, draw)
         return value
+
+    def end(self, penalty: Tensor) -> None:
+        """After the last evaluation: raise if anything is not finite."""
+        self._gated.agreement.end_step(len(self._losses))
+        self.check(penalty)
+
+    def check(self, penalty: Tensor) -> None:
+        """Raise if the penalty or the loss of an evaluation is not finite.
+
+        Their sum tells, so that a GPU is waited for once.
+        """
+        if math.isfinite(sum(self._losses, penalty).item()):
+            return
+        check_phi(self._gated.layout, self._gated.gates)  # it may be the reason
+        for what, value in (("penalty", penalty), *(("data loss", f) for f in self._losses)):
+            number = value.item()
+            if not math.isfinite(number):
+                raise NonFiniteLoss(what, number)
 
     def undo(self) -> None:
         """Give all buffers the values from before the step, and end what an interrupt left on."""
@@ -164,13 +215,17 @@ class Objective:
     def _evaluate(self) -> Tensor:
         calls = self._gated.engine.calls
         value = self._closure()
+        if isinstance(value, Real) and not (isinstance(value, bool) or self._backward):
+            value = self._gated.phi.new_tensor(float(value))
         if not isinstance(value, Tensor) or value.numel() != 1 or value.is_complex():
             got = type(value).__name__
             if isinstance(value, Tensor):
                 got = f"{tuple(value.shape)} of {value.dtype}"
             raise ValueError(
-                f"the closure of loss() must return a real scalar tensor, got {got}; "
+                f"the closure of loss() must return a real scalar tensor"
+                f"{'' if self._backward else ' or a number'}, got {got}; "
                 "reduce it, e.g. F.cross_entropy(gated(x), y) with its default mean"
+                + ("; plain numbers need backward=False" if isinstance(value, Real) else "")
             )
         if self._gated.engine.calls == calls:
             raise ValueError(
@@ -240,13 +295,39 @@ class Sharing(TorchFunctionMode):
         return result
 
 
-def worth_sharing(layout: Layout, probs: Tensor) -> bool:
-    """Whether both draws agree on the whole first group often enough.
+class Agreement:
+    """Whether sharing is worth it: there are second evaluations, and draws agree at the start.
 
-    The probability is prod |1 - 2 pi| over its gates.
+    The first step computes the probability prod |1 - 2 pi| that both draws agree on the first
+    group. Later steps go by the draws seen, which are on the host in any case. Where all gates are
+    decided, both draws are equal and there is no second evaluation. Results do not depend on it.
     """
-    pi = probs.detach()[layout.span(0)]
-    return (pi * 2 - 1).abs().prod().item() > WORTHWHILE
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        self._share: float | None = None  # of second evaluations: draws agree on the first group
+        self._repeated = 1.0  # share of steps with a second evaluation
+
+    def worth_sharing(self, gates: Gates) -> bool:
+        """Whether there often is a second evaluation, and it often starts as the first."""
+        if self._share is None:
+            pi = gates.probs.detach()[self._layout.span(0)]
+            self._share = (pi * 2 - 1).abs().prod().item()
+        return self._repeated > REPEATED and self._share > WORTHWHILE
+
+    def note(self, first: Draw, other: Draw) -> None:
+        """Two draws of one step."""
+        agree = 1.0 if first.agrees(other, 0) else 0.0
+        self._share = agree if self._share is None else self._share + MEMORY * (agree - self._share)
+
+    def end_step(self, evaluations: int) -> None:
+        """A step is over."""
+        self._repeated += MEMORY * ((1.0 if evaluations > 1 else 0.0) - self._repeated)
+
+
+def _versions(gated: Gated) -> list[int]:
+    """Counts the changes in place of every weight (tensors of inference mode do not count)."""
+    return [p._version for p in gated.model.parameters() if not p.is_inference()]
 
 
 def pure(function: Callable[..., Tensor]) -> Callable[..., Tensor]:

@@ -31,6 +31,9 @@ def several_processes() -> bool:
 
 def check_synchronised(gated: Gated) -> None:
     """Raise NotSynchronised for a loss with a graph that nothing will average."""
+    distributed = torch.distributed
+    if not (distributed.is_available() and distributed.is_initialized()):
+        return  # one process: nothing can be sharded, and nothing has to be averaged
     _refuse_sharded(gated)
     if gated.settings.averaged_elsewhere or not (several_processes() and torch.is_grad_enabled()):
         return

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from l0arm.contracts import Estimator, Gates
-from l0arm.gating.group import Group, Slice
+from l0arm.gating.group import Group, Norm, Slice
 
 
 def named(tensors: dict[str, Tensor], group: Group, piece: Slice) -> Tensor:
@@ -45,6 +45,8 @@ def check_modules(model: nn.Module, groups: Sequence[Group]) -> None:
     modules = dict(model.named_modules())
     for group in groups:
         named = [patch.module for patch in group.patches]
+        named += [norm.module for norm in group.norms]
+        named += [name for branch in group.branches for name in branch.modules]
         if group.select is not None:
             named.append(group.select.tensor)
         for name in named:
@@ -59,9 +61,43 @@ def check_modules(model: nn.Module, groups: Sequence[Group]) -> None:
                     f"group '{group.name}' patches '{patch.module}.{patch.attribute}', which is "
                     "not an integer attribute; check Patch.attribute"
                 )
+        for norm in group.norms:
+            _check_norm(group, norm, modules[norm.module])
+        _check_branches(group, modules)
 
 
-def check_gates(estimator: Estimator, gates: Gates, tied: Sequence[str]) -> None:
+def _check_branches(group: Group, modules: dict[str, nn.Module]) -> None:
+    """Refuse branches whose parameters are not all read: zeros for them define a closed branch."""
+    read = {piece.tensor for piece in group.reads}
+    for branch in group.branches:
+        if "" in branch.modules or len(branch.modules) != len(branch.returns):
+            raise ValueError(
+                f"group '{group.name}' has a branch with the modules {list(branch.modules)} and "
+                f"{len(branch.returns)} returns; name modules inside of the model, and for each "
+                "what it returns: () for one tensor"
+            )
+        for name in branch.modules:
+            own = [f"{name}.{key}" for key, _ in modules[name].named_parameters()]
+            missing = [tensor for tensor in own if tensor not in read]
+            if missing:
+                raise ValueError(
+                    f"group '{group.name}' has the branch '{name}' but does not read "
+                    f"'{missing[0]}'; reads must have every parameter of a branch, with all "
+                    "positions of dim 0 for its unit and none for the others"
+                )
+
+
+def _check_norm(group: Group, norm: Norm, module: nn.Module) -> None:
+    """Refuse a norm whose epsilon is no number; nn.RMSNorm may have None."""
+    value = 1.0 if norm.epsilon is None else vars(module).get(norm.epsilon, "")
+    if not isinstance(value, float) and not (value is None and isinstance(module, nn.RMSNorm)):
+        raise ValueError(
+            f"group '{group.name}' has the norm '{norm.module}' with epsilon='{norm.epsilon}', "
+            "which is not an attribute with a float; check Norm.epsilon"
+        )
+
+
+def check_gates(estimator: Estimator, gates: Gates, tied: Sequence[Group]) -> None:
     """Refuse an estimator that cannot train these gates, also where weights are tied.
 
     In inference mode nothing is refused: there, no gates have a graph to judge by.
@@ -118,10 +154,10 @@ def _learns(gates: Gates) -> bool:
     return gates.probs.requires_grad
 
 
-def _check_tied(estimator: Estimator, gates: Gates, tied: Sequence[str]) -> None:
-    """Refuse fractional gates, and estimators that need df/dz, on tied weights.
+def _check_tied(estimator: Estimator, gates: Gates, tied: Sequence[Group]) -> None:
+    """Refuse fractional gates, and estimators that need df/dz, where a gate acts twice.
 
-    Where a group both makes and reads a tensor, a gate acts twice. 0 and 1 may, fractions may not.
+    0 and 1 may act twice, fractions may not.
     """
     if tied and gates.smooth:
         what = f"{type(gates).__name__} draws fractions"
@@ -130,10 +166,26 @@ def _check_tied(estimator: Estimator, gates: Gates, tied: Sequence[str]) -> None
     else:
         return
     raise ValueError(
-        f"{what}, but group '{tied[0]}' reads and makes one tensor (tied weights), where a gate "
-        "acts twice; use gates that are 0 or 1 with an estimator that asks for losses only, e.g. "
-        "method='l0-disarm', or untie the weights"
+        f"{what}, but group '{tied[0].name}' {why_binary(tied[0])}, where a gate acts twice; use "
+        "gates that are 0 or 1 with an estimator that asks for losses only, e.g. "
+        f"method='l0-disarm', or {way_out(tied[0])}"
     )
+
+
+def why_binary(group: Group) -> str:
+    """Why the gates of a group must be 0 or 1."""
+    if group.norms:
+        return f"closes units where they are made, since '{group.norms[0].module}' mixes them"
+    if group.branches:
+        return "closes residual branches by all their weights"
+    return "reads and makes one tensor (tied weights)"
+
+
+def way_out(group: Group) -> str:
+    """What makes fractions possible."""
+    if group.branches:
+        return "plan without depth=True"
+    return "plan without stream=True" if group.norms else "untie the weights"
 
 
 def check_select(group: Group, taken: Container[str]) -> int:
