@@ -3,6 +3,7 @@
 import copy
 import math
 import os
+import signal
 from collections.abc import Callable, Sequence
 from itertools import pairwise, product
 from pathlib import Path
@@ -29,6 +30,11 @@ settings.load_profile("l0arm")
 def pytest_configure(config: pytest.Config) -> None:
     # One thread sums in one order, run after run, and leaves the cores to pytest-xdist.
     torch.set_num_threads(1)
+    # A suite in the background (`make test &`, nohup) starts with these signals ignored, and the
+    # processes of the tests would inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    if os.name == "posix":
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

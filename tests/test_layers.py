@@ -14,19 +14,19 @@ import l0arm
 ROOT = Path(l0arm.__file__).parent
 LAYERS = [  # from the bottom; a module may import from any layer below its own
     {"files", "precision"},
-    {"contracts"},
+    {"checkpoints", "contracts"},
     {"gates"},
     {"gating"},
     {"equality"},
     {"costs"},
     {"estimators", "penalties"},
-    {"compaction", "distributed", "methods"},
+    {"compaction", "distributed", "export", "methods"},
     {"metrics", "planning"},
-    {"_sparsify"},
+    {"_search", "_sparsify"},
     {"pruning"},
     {"_public"},  # the public names
     {"l0arm"},  # the package itself
-    {"export", "integrations", "testing"},
+    {"integrations", "testing"},
     {"lab"},
     {"__main__"},
 ]

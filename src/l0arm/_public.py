@@ -11,6 +11,7 @@ from l0arm import (
     models,
     penalties,
 )
+from l0arm._search import ConstantObjective, SearchResult, search
 from l0arm._sparsify import sparsify
 from l0arm.compaction import (
     Certificate,
@@ -28,11 +29,13 @@ from l0arm.costs import BudgetWarning, expected_flops, fit_threshold
 from l0arm.estimators import ESTIMATORS
 from l0arm.gates import HardSigmoid, ScaledSigmoid
 from l0arm.gating import (
+    Branch,
     EmptyGroupWarning,
     Gated,
     Group,
     Loss,
     NonFiniteLoss,
+    Norm,
     NotSynchronised,
     Patch,
     Slice,
@@ -45,9 +48,11 @@ from l0arm.pruning import PruneResult, prune
 __all__ = [
     "ESTIMATORS",
     "METHODS",
+    "Branch",
     "BudgetWarning",
     "Certificate",
     "CertificateError",
+    "ConstantObjective",
     "Course",
     "EmptyGroupWarning",
     "Gated",
@@ -56,6 +61,7 @@ __all__ = [
     "Loss",
     "Method",
     "NonFiniteLoss",
+    "Norm",
     "NotSynchronised",
     "Patch",
     "Plan",
@@ -63,6 +69,7 @@ __all__ = [
     "PruneResult",
     "SavedError",
     "ScaledSigmoid",
+    "SearchResult",
     "Slice",
     "Stage",
     "architecture",
@@ -86,6 +93,7 @@ __all__ = [
     "prune",
     "prune_rate",
     "save",
+    "search",
     "shrink",
     "sparsify",
 ]

@@ -30,9 +30,11 @@ def sparsify(
     example_kwargs: Mapping[str, Any] | None = None,
     initial: float | None = None,
     budget: BudgetLike | None = None,
+    steps: int | None = None,
+    round_to: int = 1,
     execution: Execution = "sliced",
     threshold: Threshold | None = None,
-    sharing: bool = True,
+    sharing: bool | None = None,
     generator: torch.Generator | None = None,
     **options: Any,
 ) -> Gated:
@@ -55,10 +57,15 @@ def sparsify(
             ``{"flops": "30%"}``, or an amount, ``{"flops": 2e8}``, for the example inputs. With
             ``{"latency": "50%"}`` or ``{"latency": "0.8 ms"}`` the layers are timed on this
             machine.
+        steps: Optimizer steps of the training with gates, for the budget: its target falls over the
+            first 60 % of them. None: over 500 steps.
+        round_to: Leave widths that are multiples of this (``gated.width_multiple``). The budget
+            counts rounded widths when it is fitted.
         execution: ``"sliced"`` drops closed units, ``"masked"`` zeroes them (the reference).
         threshold: tau of Eq. 14, 1/2 by default. For a method that has a threshold of its own,
             given by name: that threshold.
-        sharing: Compute once what both evaluations of a step have in common. Same result.
+        sharing: Compute once what the evaluations of a step have in common. Same result. None:
+            unless ``loss(..., backward=False)``, where it would cost memory.
         generator: The source of random numbers of phi's start. None: the global one.
         **options: Options of a method given by name, such as ``lam``.
 
@@ -81,6 +88,8 @@ def sparsify(
             "the model is gated already; sparsify the plain model, or compact it first"
         )
     _refuse_plans_options(options)
+    if steps is not None and budget is None:
+        raise ValueError("steps= is for a budget, which falls over them; give budget= too")
     if budget is not None and isinstance(method, str):
         options.setdefault("lam", 0.0)
     if isinstance(method, str) and "threshold" in _accepted(METHODS.get(method, Method)):
@@ -96,6 +105,7 @@ def sparsify(
             method,
             settings=Settings(
                 threshold=DEFAULT_TAU if threshold is None else threshold,
+                width_multiple=round_to,
                 outputs=outputs,
                 execution=execution,
                 sharing=sharing,
@@ -105,6 +115,8 @@ def sparsify(
         )
         if budget is not None:
             gated.budget = budget_for(gated, budget)
+            if steps is not None:
+                gated.budget.schedule(steps)
     return gated
 
 

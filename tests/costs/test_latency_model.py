@@ -11,7 +11,8 @@ from tests.helpers.ticking import CLOCK, Network, Ticking
 from torch import Tensor, nn
 
 import l0arm
-from l0arm.costs.budget import Budget, fit_threshold
+from l0arm.costs.budget import Budget
+from l0arm.costs.fitting import fit_threshold
 from l0arm.costs.latency_model import (
     LatencyWarning,
     latency_cost,

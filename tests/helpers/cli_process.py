@@ -19,7 +19,8 @@ from typing import Any
 
 CLOSED = "closed"  # instead of the path of a stream
 COMMANDS = ("bench", "compact", "compare_estimators", "compare_runs", "data", "evaluate", "export")
-COMMANDS += ("figure", "inspect", "plan", "recipes", "report", "reproduce", "sweep", "table")
+COMMANDS += ("figure", "inspect", "plan", "prune", "recipes", "report", "reproduce")
+COMMANDS += ("sweep", "table")
 PRELOAD = ["torch._dynamo", "l0arm.lab.cli.train"]  # an optimizer imports the first one
 
 SERVER = multiprocessing.get_context("forkserver")

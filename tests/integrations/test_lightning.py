@@ -13,8 +13,8 @@ from torch import Tensor
 from torch.testing import assert_close
 from torch.utils.data import DataLoader, TensorDataset
 
-from l0arm import Course, Gated, sparsify
-from l0arm.integrations.lightning import GatedTraining, gates_callback
+from l0arm import Course, Gated, certificate, sparsify
+from l0arm.integrations.lightning import GatedTraining, PrunedTraining, gates_callback
 from l0arm.methods._l0_best import Decide
 from l0arm.models import MLP
 
@@ -205,3 +205,47 @@ def test_two_processes_end_with_the_same_gates(tmp_path: Path) -> None:
     one, two = (torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in (0, 1))
     assert torch.equal(one, two)
     assert not torch.equal(one, network().phi)
+
+
+def pruned_module(**settings: Any) -> Any:
+    class Digits(PrunedTraining, lightning.LightningModule):
+        lr = 1e-2
+
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)  # one unit is less than 1 % of the budget
+            net = torch.nn.Sequential(
+                *(torch.nn.Linear(20, 320), torch.nn.ReLU()),
+                *(torch.nn.Linear(320, 240), torch.nn.ReLU(), torch.nn.Linear(240, 4)),
+            )
+            limit = {"flops": "30%"}
+            self.gated = sparsify(net, example_inputs=X[:8], budget=limit, initial=0.95)
+
+        def data_loss(self, batch: list[Tensor]) -> Tensor:
+            x, y = batch
+            return F.cross_entropy(self.gated(x), y)
+
+    made = Digits()
+    for name, value in settings.items():
+        setattr(made, name, value)
+    return made
+
+
+def test_pruning_under_lightning_meets_the_budget_with_a_certificate(tmp_path: Path) -> None:
+    fitted, fit = pruned_module(), trainer(tmp_path, max_epochs=20)
+    fit.fit(fitted, loader())
+    assert (fitted.pruning.steps, fitted.pruning.step, fitted.pruning.stage) == (80, 80, "done")
+    budget = fitted.gated.budget
+    share = float(budget.cost(fitted.gated.deterministic().double())) / budget.cost.dense
+    assert 0.99 * 0.3 <= share <= 0.3
+    assert certificate(fitted.small).passed
+    assert not any(isinstance(part, Gated) for part in fitted.small.modules())
+    assert_close(fitted.small.eval()(X), fitted.gated.eval()(X))
+    assert float(fit.callback_metrics["FLOPs/realised"]) == pytest.approx(share)
+    accuracy = (fitted.small(X).argmax(1) == Y).float().mean()
+    assert float(accuracy) > 0.6  # by chance: 0.25
+
+
+def test_a_pruning_without_a_known_length_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="the number of steps is not known"):
+        trainer(tmp_path, max_epochs=-1).fit(pruned_module(), loader())

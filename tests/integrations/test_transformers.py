@@ -8,8 +8,12 @@ import torch
 from torch.testing import assert_close
 from torch.utils.data import IterableDataset
 
-from l0arm import Gated, sparsify
-from l0arm.integrations.transformers import GatedTrainerMixin, gates_callback
+from l0arm import Gated, certificate, sparsify
+from l0arm.integrations.transformers import (
+    GatedTrainerMixin,
+    PruningTrainerMixin,
+    gates_callback,
+)
 from l0arm.methods._l0_best import Decide
 
 NEEDS = "needs pip install 'l0arm[integrations]'"
@@ -184,3 +188,69 @@ def test_a_loss_that_is_not_the_models_own_is_refused(gated: Gated, tmp_path: Pa
 def test_a_plain_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="expected a Gated"):
         trainer(torch.nn.Linear(2, 2), tmp_path)
+
+
+def tied_network() -> Gated:
+    """A GPT-2 whose output layer is its embedding."""
+    torch.manual_seed(0)
+    config = transformers.GPT2Config(
+        **{"vocab_size": 50, "n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 8},
+        **{"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0},
+    )
+    model = transformers.GPT2LMHeadModel(config)
+    return sparsify(model, example_kwargs={"input_ids": IDS[:2]}, lam=1e-4, initial=0.9)
+
+
+def test_a_gated_model_with_tied_weights_is_saved_and_resumed(tmp_path: Path) -> None:
+    def run(gated: Gated, epochs: int, **options: Any) -> Any:
+        made = trainer(gated, tmp_path, num_train_epochs=epochs, save_strategy="epoch")
+        made.train_dataset = [{"input_ids": x, "labels": x} for x in IDS]
+        made.train(**options)
+        return made
+
+    gated = tied_network()
+    made = run(gated, 2)
+    made.save_model(str(tmp_path / "saved"))
+    resumed = tied_network()
+    run(resumed, 2, resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
+    from safetensors.torch import load_file
+
+    loaded = tied_network()
+    loaded.load_state_dict(load_file(tmp_path / "saved" / "model.safetensors"))
+    for network in (resumed, loaded):
+        assert network.model.lm_head.weight is network.model.transformer.wte.weight
+        assert_close(network.state_dict(), gated.state_dict(), rtol=0, atol=0)
+
+
+def test_pruning_under_trainer_meets_the_budget_with_a_certificate(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 50, "hidden_size": 16, "intermediate_size": 300}
+    config = transformers.BertConfig(
+        **sizes, num_hidden_layers=1, num_attention_heads=2, num_labels=2
+    )
+    model = transformers.BertForSequenceClassification(config)
+    example = {"input_ids": IDS[:2]}
+    gated = sparsify(model, example_kwargs=example, budget={"flops": "70%"}, initial=0.95)
+
+    class PruningTrainer(PruningTrainerMixin, transformers.Trainer):
+        pass
+
+    arguments = transformers.TrainingArguments(
+        str(tmp_path),
+        **{"per_device_train_batch_size": 16, "num_train_epochs": 20, "learning_rate": 5e-3},
+        **{"report_to": [], "save_strategy": "no", "disable_tqdm": True, "use_cpu": True},
+        remove_unused_columns=False,
+    )
+    rows = [{"input_ids": x, "labels": y} for x, y in zip(IDS, LABELS, strict=True)]
+    run = PruningTrainer(gated, arguments, train_dataset=rows)
+    run.train()
+    assert gated.budget is not None
+    z = gated.deterministic().double()
+    share = float(gated.budget.cost(z)) / gated.budget.cost.dense
+    assert 0.99 * 0.7 <= share <= 0.7
+    assert run.small is not None
+    assert certificate(run.small).passed
+    assert_close(run.small.eval()(IDS).logits, gated.eval()(IDS).logits, rtol=1e-4, atol=1e-5)
+    logged = [record for record in run.state.log_history if "FLOPs/realised" in record]
+    assert len(logged) == 20
+    assert logged[-1]["FLOPs/realised"] == pytest.approx(share)

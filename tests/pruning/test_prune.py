@@ -1,5 +1,7 @@
 """From a trained network to a small one in one call: met budgets, exact cuts, honest refusals."""
 
+import io
+import random
 import subprocess
 import sys
 import warnings
@@ -7,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -69,7 +72,7 @@ def trained() -> nn.Module:
 def result(trained: nn.Module) -> l0arm.PruneResult:
     return l0arm.prune(
         *(trained, Batches(), F.cross_entropy),
-        **{"budget": {"flops": "30%"}, "epochs": 6, "validate": accuracy, "seed": 1, "quiet": True},
+        **{"budget": {"flops": "30%"}, "epochs": 6, "validate": accuracy, "seed": 0, "quiet": True},
     )
 
 
@@ -229,8 +232,11 @@ def test_one_shift_puts_the_expected_cost_on_the_target(initial: float, target: 
 
 def test_undecided_gates_are_named() -> None:
     gated = l0arm.sparsify(network(), example_inputs=X[:4], budget={"flops": "30%"}, initial=0.97)
-    with pytest.warns(BudgetWarning, match=r"threshold 0\.9\d+, which closes units that the train"):
+    with pytest.warns(BudgetWarning, match=r"closes \d+ units that the training held open"):
         decide(gated)
+
+
+W = nn.Parameter(torch.ones(2))  # of no model
 
 
 class Once:
@@ -259,12 +265,20 @@ class Once:
         ({"validate": lambda model: float("nan")}, ValueError, "validate returned nan"),
         ({"scores": "taylor"}, ValueError, "unknown scores 'taylor'; there are activation"),
         ({"exclude": ["*"]}, Exception, "nothing"),
+        ({"batches": 3}, TypeError, "batches must be an iterable"),
+        ({"steps": None, "epochs": 0.01}, ValueError, r"at least 2 steps.*0\.01 epochs of 20"),
+        ({"steps": None, "epochs": float("nan")}, ValueError, "at least 2 steps"),
+        ({"validate": lambda model: "good"}, ValueError, "validate must return a number"),
+        ({"precision": "int8"}, ValueError, "precision must be 'bf16', 'fp16' or None"),
+        ({"loss": lambda out, y: F.mse_loss(W, W * 0)}, ValueError, "not depend on the model"),
     ],
 )
 def test_bad_input_is_refused_before_any_training(
     changed: dict[str, Any], error: type[Exception], message: str, trained: nn.Module
 ) -> None:
     before = {key: value.clone() for key, value in trained.state_dict().items()}
+    modes = [module.training for module in trained.modules()]
+    numbers = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()
     arguments: dict[str, Any] = {
         **{"batches": Batches(), "loss": F.cross_entropy},
         **{"budget": {"flops": "50%"}, "steps": 10, "quiet": True},
@@ -272,6 +286,9 @@ def test_bad_input_is_refused_before_any_training(
     with pytest.raises(error, match=message):
         l0arm.prune(trained, **{**arguments, **changed})
     assert all(torch.equal(value, before[key]) for key, value in trained.state_dict().items())
+    assert [module.training for module in trained.modules()] == modes
+    assert torch.equal(torch.get_rng_state(), numbers[0])
+    assert (random.getstate(), np.random.get_state()[1].tolist()) == numbers[1:]
 
 
 def test_the_tuned_network_is_saved_with_the_weights_that_it_has(
@@ -300,3 +317,96 @@ def test_progress_is_printed_to_stderr(trained: nn.Module, capsys: Any) -> None:
     assert "learn 1/6: loss " in err
     assert "parameters" in err
     assert "tune 6/6: loss " in err
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_half_precision_trains_float32_weights_to_the_budget(
+    precision: Any, trained: nn.Module
+) -> None:
+    seen = set()
+
+    def step(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+        output = model(batch[0])
+        seen.add(output.dtype)
+        return F.cross_entropy(output, batch[1])
+
+    options: Any = {"budget": {"flops": "30%"}, "epochs": 6, "seed": 0, "quiet": True}
+    found = l0arm.prune(
+        trained, Batches(), step, precision=precision, validate=accuracy, device="cpu", **options
+    )
+    assert {torch.bfloat16 if precision == "bf16" else torch.float16} < seen
+    assert 0.29 < found.small.macs / found.dense.macs <= 0.30
+    assert found.small.score is not None
+    assert found.small.score > 80
+    assert all(p.dtype == torch.float32 for p in found.model.parameters())
+
+
+def test_keyword_and_several_inputs_are_counted_and_timed() -> None:
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Linear(4, 40), nn.Linear(4, 40)
+            self.out = nn.Linear(40, 2)
+
+        def forward(self, a: Tensor, b: Tensor) -> Tensor:
+            return self.out(F.relu(self.first(a) + self.second(b)))
+
+    torch.manual_seed(0)
+    batches = [{"a": X[:, :4], "b": X[:, 4:], "y": Y}]
+
+    def step(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        return F.cross_entropy(model(batch["a"], b=batch["b"]), batch["y"])
+
+    found = l0arm.prune(
+        *(Two(), batches, step),
+        **{"budget": "50%", "steps": 80, "seed": 0, "quiet": True},
+        **{"example_inputs": X[:8, :4], "example_kwargs": {"b": X[:8, 4:]}},
+    )
+    assert found.dense.macs == 8 * (2 * 4 * 40 + 40 * 2)
+    kept = int(found.architecture)
+    assert found.small.macs == 8 * (2 * 4 * kept + kept * 2)
+    assert min(found.dense.milliseconds, found.small.milliseconds) > 0
+
+
+def test_a_loaded_network_is_tuned_and_saved_again(
+    result: l0arm.PruneResult, tmp_path: Path
+) -> None:
+    result.save(tmp_path / "first")
+    small = l0arm.load(tmp_path / "first", network)
+    optimizer = torch.optim.SGD(small.parameters(), lr=0.1)
+    F.cross_entropy(small.train()(X), Y).backward()
+    optimizer.step()
+    l0arm.save(small, tmp_path / "second")
+    again = l0arm.load(tmp_path / "second", network)
+    assert torch.equal(again(X), small.eval()(X))
+    assert not torch.equal(again(X), result.model(X))
+
+
+@pytest.mark.parametrize("name", ["small.onnx", "small.pt2"])
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+def test_the_small_network_is_exported_by_the_suffix(
+    name: str, result: l0arm.PruneResult, tmp_path: Path
+) -> None:
+    pytest.importorskip("onnxruntime", reason="needs pip install 'l0arm[export]'")
+    exported = result.export(tmp_path / name)
+    assert (tmp_path / name).is_file()
+    assert exported.parity.largest < 1e-4
+    with pytest.raises(ValueError, match=r"writes \.onnx or \.pt2 files; got .*small\.pb"):
+        result.export(tmp_path / "small.pb")
+
+
+def test_in_a_terminal_progress_is_one_line_that_is_written_over(
+    trained: nn.Module, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    l0arm.prune(trained, Batches(), F.cross_entropy, budget="50%", steps=6)
+    text = terminal.getvalue()
+    assert text.startswith("\r[###.................] learn 1/6: loss ")
+    assert "\r[####################] tune 6/6: loss " in text
+    assert text.count("\n") == 1
+    assert text.endswith("\n")

@@ -1,7 +1,8 @@
 """What a network costs: parameters, FLOPs, latency; counted, expected, limited."""
 
-from l0arm.costs.budget import Budget, Budgets, BudgetWarning, Constraint, fit_threshold
+from l0arm.costs.budget import Budget, Budgets, BudgetWarning, Constraint
 from l0arm.costs.expectation import Cost
+from l0arm.costs.fitting import fit_threshold
 from l0arm.costs.flops import ExpectedFlops, FlopsMeter, count_flops, expected_flops
 from l0arm.costs.latency_model import LatencyWarning, latency_table
 from l0arm.costs.layer_times import LatencyTable

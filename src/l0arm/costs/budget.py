@@ -2,7 +2,8 @@
 
 Minimise the data loss subject to E[cost] <= target. The multiplier of the constraint follows its
 violation by dual ascent, outside the user's optimizer. A part proportional to the violation damps
-its oscillation (the augmented Lagrangian).
+its oscillation (the augmented Lagrangian). Where that is too slow, all gates are shifted together
+(``tracking.py``), so that the target is met however few steps there are.
 """
 
 from __future__ import annotations
@@ -15,11 +16,16 @@ import torch
 from torch import Tensor, nn
 
 from l0arm.costs.expectation import Cost
+from l0arm.costs.tracking import follow_target
 from l0arm.gating import Gated
 from l0arm.precision import Precise
 
 FALLING = 0.6  # of a training: the target falls over it
 USUAL = 1000  # steps of a training that the rate of the dual ascent was chosen for
+CHECKS = 10  # of whether the cost still falls, in a training whose length is known
+SHIFTS = 200  # in a training, at most
+SLACK = 0.02  # of the dense cost: farther from the target, the gates are shifted
+BEHIND = 0.05  # of the dense cost: farther from the target, the cost is behind
 
 
 class BudgetWarning(UserWarning):
@@ -42,12 +48,20 @@ class Constraint(Precise, ABC):
         """Update the multiplier: one step of dual ascent."""
 
     @abstractmethod
+    def follow(self, gated: Gated) -> None:
+        """Before a training step: put an expected cost that lags back to its target."""
+
+    @abstractmethod
     def fits(self, z: Tensor) -> bool:
         """Whether the network with these gates, 0 or 1, keeps to the limit."""
 
     @abstractmethod
-    def schedule(self, steps: int) -> None:
-        """Meet the limit within so many training steps."""
+    def schedule(self, steps: int, start: int | None = None) -> None:
+        """Meet the limit within so many training steps, from step ``start`` or the next one on."""
+
+    @abstractmethod
+    def falling(self) -> str:
+        """Why the target is not reached yet, for a person. Empty: it is, or nothing was trained."""
 
     @abstractmethod
     def shares(self, open_probability: Tensor) -> dict[str, tuple[float, float, float]]:
@@ -98,6 +112,7 @@ class Budget(Constraint):
         super().__init__()
         self.cost, self.target, self.what = cost, target, what
         self.warmup, self.rate, self.gain, self.patience = warmup, rate, gain, patience
+        self.every = max(1, round(warmup / FALLING) // SHIFTS)  # steps between two shifts
         self.register_buffer("integral", torch.zeros(()))
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
         self.register_buffer("earlier", torch.ones(()))
@@ -116,14 +131,15 @@ class Budget(Constraint):
         done = min(1.0, int(self.steps) / self.warmup) if self.warmup else 1.0
         return 1.0 - (1.0 - self.target) * done
 
-    def schedule(self, steps: int) -> None:
+    def schedule(self, steps: int, start: int | None = None) -> None:
         """Meet the target within so many training steps.
 
         The target falls over the first ``FALLING`` of them. The dual ascent is as fast as with the
         default settings in a training of ``USUAL`` steps.
 
         Args:
-            steps: Optimizer steps with gates, from the next one on.
+            steps: Optimizer steps with gates.
+            start: The number of the first of them. None: the next one.
 
         Raises:
             ValueError: If there are none.
@@ -137,10 +153,27 @@ class Budget(Constraint):
         """
         if steps < 1:
             raise ValueError(f"a budget needs at least one step to be met in; got {steps!r}")
-        done = int(self.steps)
-        self.warmup = done + max(1, round(FALLING * steps))
+        begun = int(self.steps) if start is None else start
+        self.warmup = begun + max(1, round(FALLING * steps))
         self.rate = 0.05 * max(1.0, USUAL / steps)
-        self.patience = max(1, steps // 10)
+        self.patience = max(1, steps // CHECKS)
+        self.every = max(1, steps // SHIFTS)
+
+    def falling(self) -> str:
+        """That the training ended before the target was reached."""
+        done = int(self.steps)
+        if not 0 < done < self.warmup:
+            return ""
+        return (
+            f"the budget did not act in full: its target falls over {self.warmup} steps, and "
+            f"{done} were trained; give sparsify(..., steps={done}), or call "
+            f"gated.budget.schedule({done}) before the training"
+        )
+
+    def follow(self, gated: Gated) -> None:
+        """Shift the gates where the expected cost is ``SLACK`` away from its target."""
+        if int(self.steps) % self.every == 0:
+            follow_target(gated, SLACK)
 
     def shares(self, open_probability: Tensor) -> dict[str, tuple[float, float, float]]:
         """The share of the dense cost, the target now, and at the end."""
@@ -151,16 +184,17 @@ class Budget(Constraint):
     def ascend(self, open_probability: Tensor) -> None:
         """One step of dual ascent; call it once for each step of training."""
         share = self.cost(open_probability) / self.cost.dense
-        self.integral.add_(self.rate * (share - self.target_now())).clamp_(min=0.0)
+        excess = share - self.target_now()
+        self.integral.add_(self.rate * excess).clamp_(min=0.0)
         self.steps += 1
         if int(self.steps) % self.patience == 0:
-            self._warn_if_stuck(float(share))
+            self._warn_if_stuck(float(share), float(excess))
             self.earlier.copy_(share)
 
-    def _warn_if_stuck(self, share: float) -> None:
+    def _warn_if_stuck(self, share: float, excess: float) -> None:
         """Warn early that the target will not be reached."""
-        missing, gained = share - self.target, float(self.earlier) - share
-        if int(self.steps) > self.warmup and missing > 0.02 and gained < 0.1 * missing:
+        gained = float(self.earlier) - share
+        if excess > BEHIND and gained < 0.5 * excess:
             warnings.warn(
                 f"the expected {self.what} are {100 * share:.1f} % of the dense network's and fell "
                 f"by {100 * gained:.1f} points in {self.patience} steps; the budget of "
@@ -208,10 +242,18 @@ class Budgets(Constraint):
         for budget in self._budgets():
             budget.ascend(open_probability)
 
-    def schedule(self, steps: int) -> None:
+    def follow(self, gated: Gated) -> None:
+        """Shift the gates where the costs that exceed their targets most are too far away."""
+        self._budgets()[0].follow(gated)
+
+    def schedule(self, steps: int, start: int | None = None) -> None:
         """Meet all targets within so many training steps."""
         for budget in self._budgets():
-            budget.schedule(steps)
+            budget.schedule(steps, start)
+
+    def falling(self) -> str:
+        """That the training ended before the targets were reached."""
+        return next(filter(None, (budget.falling() for budget in self._budgets())), "")
 
     def shares(self, open_probability: Tensor) -> dict[str, tuple[float, float, float]]:
         """The shares and targets of all costs."""
@@ -229,56 +271,3 @@ class Budgets(Constraint):
 
     def __repr__(self) -> str:
         return f"Budgets({self.extra_repr()})"
-
-
-def fit_threshold(gated: Gated) -> float:
-    """Set ``gated.threshold`` so that the deterministic network fits the budget.
-
-    While gates are undecided, the deterministic network differs from the expected one. Of all
-    thresholds that fit, the one that leaves most is taken.
-
-    Args:
-        gated: A network with a budget.
-
-    Returns:
-        The threshold tau (Eq. 14).
-
-    Raises:
-        ValueError: The model has no budget, or no threshold fits it.
-
-    Example:
-        >>> import l0arm
-        >>> gated = l0arm.sparsify(l0arm.models.MLP((6, 4, 2)), budget="50%")
-        >>> _ = torch.nn.init.uniform_(gated.phi, -0.3, 0.3)
-        >>> tau = fit_threshold(gated)
-        >>> sum(p.numel() for p in gated.compact().parameters()) <= 0.5 * 38
-        True
-    """
-    budget = gated.budget
-    if budget is None:
-        raise ValueError("the model has no budget; give one to sparsify(..., budget='40%')")
-
-    def fits(tau: float) -> bool:
-        gated.threshold = tau
-        return budget.fits(gated.deterministic() != 0)
-
-    before, candidates = gated.threshold, _thresholds(gated.gates.open_probability.detach())
-    low, high = 0, len(candidates) - 1
-    while low < high:  # the cost falls as tau rises
-        middle = (low + high) // 2
-        low, high = (low, middle) if fits(candidates[middle]) else (middle + 1, high)
-    if not fits(candidates[low]):
-        gated.threshold = before
-        raise ValueError(
-            f"no threshold makes the network fit the budget, {budget.extra_repr()}: gates that "
-            "are certainly open, or that close by themselves (l0-hc), do not depend on it, and "
-            "floors keep units open; train longer, or with a higher gate_lr"
-        )
-    return candidates[low]
-
-
-def _thresholds(pi: Tensor) -> list[float]:
-    """All thresholds that matter, from one below every gate to one above them, sorted."""
-    levels = torch.unique(pi.clamp(1e-6, 1 - 1e-6)).double()
-    between = ((levels[1:] + levels[:-1]) / 2).tolist()
-    return [float(levels[0]) / 2, *between, float(levels[-1])]

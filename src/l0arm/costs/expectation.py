@@ -129,7 +129,7 @@ def units_read(cut: TensorCut) -> TensorCut:
 
 
 def _along(cut: TensorCut, *, reading: bool) -> TensorCut:
-    axes = {d: a for d, a in cut.axes.items() if any(r.folds for r in a.reaches) == reading}
+    axes = {d: a for d, a in cut.axes.items() if any(r.reads for r in a.reaches) == reading}
     return replace(cut, axes=axes, elementwise=[])
 
 

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from l0arm.gating import Gated
 from l0arm.methods import Course
 from l0arm.metrics import architecture, prune_rate
+from l0arm.pruning import Pruning, Score
+from l0arm.pruning.stream import preserved_randomness
 
 if TYPE_CHECKING:
     from lightning.pytorch import LightningModule as _Base
 else:
     _Base = object  # the user's class adds LightningModule
 
-__all__ = ["GatedTraining", "gates_callback"]
+__all__ = ["GatedTraining", "PrunedTraining", "gates_callback"]
 
 STAGE = "l0arm_stage"
 
@@ -123,6 +126,103 @@ class GatedTraining(_Base):
         """AdamW, with phi in a parameter group of its own."""
         groups = self.gated.parameter_groups(self.lr, self.gate_lr, weight_decay=self.weight_decay)
         return torch.optim.AdamW(groups)
+
+
+class PrunedTraining(GatedTraining):
+    """A mixin for LightningModule that prunes ``self.gated`` to its budget, as ``prune`` does.
+
+    Write it like ``GatedTraining``, with a gated network that has a budget. The number of steps is
+    that of the trainer. The stages are those of ``l0arm.pruning.Pruning``: scores on the first
+    batches, gates and weights under a falling target, fixed gates. ``self.small`` is the small
+    network after training. The optimizer holds the weights only. Where a learning-rate scheduler
+    is configured, it sets the learning rates, otherwise the schedule of ``prune`` does.
+
+    A training that was interrupted cannot be resumed within a pruning; train anew.
+
+    Attributes:
+        learn: Share of the steps with gates.
+        scores: How units are ranked; None: gates start where ``sparsify`` put them.
+        ranked: Batches that the scores see.
+        pruning: The stages, from the start of training on.
+        small: The small network, after training.
+
+    Example:
+        ```python
+        class Digits(PrunedTraining, lightning.LightningModule):
+            def __init__(self, trained, x):
+                super().__init__()
+                self.gated = l0arm.sparsify(
+                    trained, example_inputs=x, budget={"flops": "25%"}, initial=0.95
+                )
+
+            def data_loss(self, batch):
+                x, y = batch
+                return F.cross_entropy(self.gated(x), y)
+
+        digits = Digits(trained, x)
+        lightning.Trainer(max_epochs=8).fit(digits, loader)
+        l0arm.save(digits.small, "small")
+        ```
+    """
+
+    learn: float = 0.5
+    scores: Score | str | None = "first-order"
+    ranked: int = 30
+    pruning: Pruning | None = None
+    small: nn.Module | None = None
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        """AdamW of the weights."""
+        weights = [p for p in self.gated.model.parameters() if p.requires_grad]
+        return torch.optim.AdamW(weights, lr=self.lr, weight_decay=self.weight_decay)
+
+    def on_train_start(self) -> None:
+        """Start the stages, with the number of steps that the trainer will make."""
+        super(GatedTraining, self).on_train_start()
+        trainer = self.trainer
+        if trainer.global_step:
+            raise ValueError(
+                "a pruning cannot be resumed from a checkpoint of the trainer; train anew, or use "
+                "l0arm.prune(checkpoint=...)"
+            )
+        if not float(trainer.estimated_stepping_batches) < float("inf"):
+            raise ValueError(
+                "the number of steps is not known; give the trainer max_steps, or max_epochs and "
+                "data with a length"
+            )
+        if getattr(trainer.precision_plugin, "scaler", None) is not None:
+            raise ValueError("the gates cannot be trained with a loss scaler; use precision='bf16'")
+        self.pruning = Pruning(
+            self.gated,
+            trainer.optimizers[0],
+            int(trainer.estimated_stepping_batches),
+            learn=self.learn,
+            gate_lr=self.gate_lr,
+            anneal=not trainer.lr_scheduler_configs,
+            cuts=False,
+        )
+        if self.scores is not None:
+            loader: Any = trainer.train_dataloader
+            with preserved_randomness(loader):
+                few = [batch for _, batch in zip(range(self.ranked), loader, strict=False)]
+                few = [trainer.strategy.batch_to_device(batch) for batch in few]
+                losses = [partial(self.data_loss, batch) for batch in few]
+                self.pruning.rank(losses, self.scores)
+
+    def on_train_epoch_start(self) -> None:
+        """Nothing: the stages go by steps."""
+        super(GatedTraining, self).on_train_epoch_start()
+
+    def on_train_epoch_end(self) -> None:
+        """Log the figures of ``gated.status()``."""
+        super().on_train_epoch_end()
+        self.log_dict(self.gated.status().to_dict())
+
+    def on_train_end(self) -> None:
+        """Remove the closed units."""
+        super(GatedTraining, self).on_train_end()
+        assert self.pruning is not None
+        self.__dict__["small"] = self.pruning.finish()  # not as a submodule: no part of checkpoints
 
 
 def gates_callback() -> Any:

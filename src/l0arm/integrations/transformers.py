@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import inspect
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from l0arm.distributed import loss_through, unwrapped
 from l0arm.methods import Course
 from l0arm.metrics import architecture, prune_rate
+from l0arm.pruning import Pruning, Score
+from l0arm.pruning.stream import preserved_randomness
 
 if TYPE_CHECKING:
     from transformers import Trainer as _Base
 else:
     _Base = object  # the user's class adds Trainer
 
-__all__ = ["GatedTrainerMixin", "gates_callback"]
+__all__ = ["GatedTrainerMixin", "PruningTrainerMixin", "gates_callback"]
 
 
 class GatedTrainerMixin(_Base):
@@ -65,7 +68,11 @@ class GatedTrainerMixin(_Base):
             names = inspect.signature(inner.forward).parameters
             self.label_names = [name for name in names if "label" in name]
         self.model_accepts_loss_kwargs = False  # the loss is a mean: Trainer divides it itself
-        self.add_callback(_stages_callback())
+        self.add_callback(self._stages())
+
+    def _stages(self) -> Any:
+        """The callback that runs the stages of the training."""
+        return _stages_callback()
 
     def compute_loss(
         self, model: nn.Module, inputs: Any, return_outputs: bool = False, **kwargs: Any
@@ -86,11 +93,18 @@ class GatedTrainerMixin(_Base):
 
     def create_optimizer(self, *args: Any, **kwargs: Any) -> Any:
         """AdamW: the weights grouped as Trainer does, then phi without weight decay."""
+        return self._adamw(unwrapped(self.model).parameter_groups(0.0, self._gate_rate())[1:])
+
+    def _gate_rate(self) -> float:
+        rate: float = self.args.learning_rate if self.gate_lr is None else self.gate_lr
+        return rate
+
+    def _adamw(self, more: list[dict[str, Any]]) -> Any:
+        """The optimizer, made once: the weights grouped as Trainer does, and more groups."""
         if self.optimizer is None:
             gated, settings = unwrapped(self.model), self.args
             decaying = set(self.get_decay_parameter_names(gated.model))
             parameters = [(n, p) for n, p in gated.model.named_parameters() if p.requires_grad]
-            gates = gated.parameter_groups(settings.learning_rate, self.gate_lr)[1]
             groups = [
                 {
                     "params": [p for name, p in parameters if (name in decaying) == decays],
@@ -100,9 +114,122 @@ class GatedTrainerMixin(_Base):
             ]
             betas = (settings.adam_beta1, settings.adam_beta2)
             self.optimizer = torch.optim.AdamW(
-                [*groups, gates], settings.learning_rate, betas, settings.adam_epsilon
+                [*groups, *more], settings.learning_rate, betas, settings.adam_epsilon
             )
         return self.optimizer
+
+    def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
+        """Save the state dict. A tied weight is written under each of its names.
+
+        Trainer writes safetensors, which refuses tensors that share memory.
+        """
+        state = dict(self.model.state_dict() if state_dict is None else state_dict)
+        seen: set[int] = set()
+        for name, tensor in state.items():
+            place = tensor.untyped_storage().data_ptr()
+            if place in seen and tensor.numel():
+                state[name] = tensor.clone()
+            seen.add(place)
+        super()._save(output_dir, state)
+
+
+class PruningTrainerMixin(GatedTrainerMixin):
+    """A mixin for transformers.Trainer that prunes a gated model to its budget, as ``prune`` does.
+
+    The model is ``sparsify(model, ..., budget=...)``, otherwise as for ``GatedTrainerMixin``. The
+    number of steps is that of the trainer. The stages are those of ``l0arm.pruning.Pruning``:
+    scores on the first batches, gates and weights under a falling target, fixed gates. The
+    optimizer holds the weights only; their learning rate is that of Trainer's scheduler.
+    ``trainer.small`` is the small network after training. The figures of ``gated.status()`` are
+    in the log history after each epoch.
+
+    A training that was interrupted cannot be resumed within a pruning; train anew.
+
+    Attributes:
+        gate_lr: Learning rate of the gates; None: that of ``Pruning``.
+        learn: Share of the steps with gates.
+        scores: How units are ranked; None: gates start where ``sparsify`` put them.
+        ranked: Batches that the scores see.
+        small: The small network, after training.
+
+    Example:
+        ```python
+        class PruningTrainer(PruningTrainerMixin, transformers.Trainer):
+            pass
+
+        gated = l0arm.sparsify(model, example_kwargs=batch, budget={"flops": "50%"}, initial=0.95)
+        trainer = PruningTrainer(gated, arguments, train_dataset=rows)
+        trainer.train()
+        l0arm.save(trainer.small, "small")
+        ```
+    """
+
+    learn: float = 0.5
+    scores: Score | str | None = "first-order"
+    ranked: int = 30
+    small: nn.Module | None = None
+
+    def create_optimizer(self, *args: Any, **kwargs: Any) -> Any:
+        """AdamW of the weights, grouped as Trainer does."""
+        return self._adamw([])
+
+    def _stages(self) -> Any:
+        from transformers import TrainerCallback
+
+        trainer = self
+
+        class PruningCallback(TrainerCallback):
+            pruning: Pruning | None = None
+
+            def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+                if state.global_step:
+                    raise ValueError(
+                        "a pruning cannot be resumed from a checkpoint of Trainer; train anew, or "
+                        "use l0arm.prune(checkpoint=...)"
+                    )
+                if args.fp16:
+                    raise ValueError(
+                        "the gates cannot be trained with a loss scaler; use bf16=True"
+                    )
+                optimizer = kwargs["optimizer"]
+                inner = getattr(optimizer, "optimizer", optimizer)  # inside accelerate's wrapper
+                gated = unwrapped(kwargs["model"])
+                self.pruning = Pruning(
+                    gated,
+                    inner,
+                    state.max_steps,
+                    learn=trainer.learn,
+                    gate_lr=trainer.gate_lr,
+                    anneal=False,
+                    cuts=False,
+                )
+                if trainer.scores is not None:
+                    loader = kwargs["train_dataloader"]
+                    with preserved_randomness(loader):
+                        few = [b for _, b in zip(range(trainer.ranked), loader, strict=False)]
+                        self.pruning.rank(
+                            [_loss_of(gated, trainer._prepare_inputs(batch)) for batch in few],
+                            trainer.scores,
+                        )
+
+            def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+                figures = unwrapped(kwargs["model"]).status().to_dict()
+                at = {"epoch": state.epoch, "step": state.global_step}
+                state.log_history.append({**at, **figures})
+
+            def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+                assert self.pruning is not None
+                trainer.small = self.pruning.finish()
+
+        return PruningCallback()
+
+
+def _loss_of(gated: Any, inputs: Any) -> Callable[[], Tensor]:
+    def closure() -> Tensor:
+        loss: Tensor = gated(**inputs).loss
+        return loss
+
+    return closure
 
 
 def _stages_callback() -> Any:

@@ -1,12 +1,25 @@
 """Make a trained network smaller: rank its units, learn which to keep, cut, fine-tune.
 
-``prune`` is the whole way. Its parts are public, for training loops of one's own: ``start_from``
-and ``SCORES`` (rank), ``Budget.schedule`` (learn), ``decide`` and ``l0arm.compact`` (cut).
+``prune`` is the whole way. ``Pruning`` has its stages for training loops of one's own. Their parts
+are public too: ``start_from`` and ``SCORES`` (rank), ``Budget.schedule`` and ``follow_target``
+(learn), ``decide`` and ``l0arm.compact`` (cut).
 """
 
 from l0arm.pruning._prune import prune
 from l0arm.pruning.deciding import decide
 from l0arm.pruning.result import Costs, PruneResult
 from l0arm.pruning.scores import SCORES, Score, start_from
+from l0arm.pruning.stages import Pruning
+from l0arm.pruning.tracking import follow_target
 
-__all__ = ["SCORES", "Costs", "PruneResult", "Score", "decide", "prune", "start_from"]
+__all__ = [
+    "SCORES",
+    "Costs",
+    "PruneResult",
+    "Pruning",
+    "Score",
+    "decide",
+    "follow_target",
+    "prune",
+    "start_from",
+]

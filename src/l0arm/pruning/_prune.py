@@ -6,31 +6,43 @@ import math
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from l0arm._sparsify import sparsify
-from l0arm.compaction import certificate, compact
+from l0arm.compaction import certificate
 from l0arm.contracts import Method
 from l0arm.costs.kinds import BudgetLike
+from l0arm.distributed import Team
 from l0arm.equality.example import Example
-from l0arm.gating import Gated
+from l0arm.gating import Gated, NonFiniteLoss
 from l0arm.gating.cutting import copy_model
+from l0arm.gating.synchrony import several_processes
 from l0arm.metrics import architecture
 from l0arm.planning import plan
-from l0arm.pruning.deciding import decide
-from l0arm.pruning.result import PruneResult, costs_of
-from l0arm.pruning.scores import SCORES, Score, start_from
+from l0arm.pruning.processes import (
+    FailedElsewhere,
+    average,
+    check_joined,
+    share_certificate,
+    take_over,
+)
+from l0arm.pruning.result import PruneResult, compared, score_of
+from l0arm.pruning.resuming import SAVES, Checkpoints, digest_of
+from l0arm.pruning.scores import Score
+from l0arm.pruning.stages import LEARN, Choice, Pruning, learning_steps, score_named
+from l0arm.pruning.stream import Stream, preserved_randomness, unchanged_if_refused
 from l0arm.pruning.task import Criterion, Step, Task, check_loss, to_device
-from l0arm.pruning.tracking import follow_target
+from l0arm.pruning.teaching import Taught
 
-RANKED = 30  # batches that the scores see
-WARM_UP = 0.05  # of all steps: the learning rate grows linearly
+Precision = Literal["bf16", "fp16"]
+HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
+SMALLEST_SCALE = 2.0**-10  # the scaler starts at 2^16 and halves at every overflow
+RANKED = 30  # batches that the scores see, in all rounds
 LOGGED = 100  # records in the history
-TRACKED = 200  # steps at which the expected cost is put back to its target
 
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 
@@ -48,13 +60,19 @@ def prune(
     gate_lr: float | None = None,
     method: Method | str = "l0-disarm",
     scores: Score | str | None = "first-order",
-    learn: float = 0.5,
+    choice: Choice = "gates",
+    teacher: float = 0.0,
+    learn: float | None = None,
     round_to: int = 1,
     example_inputs: Sequence[Any] | Any = None,
     example_kwargs: Mapping[str, Any] | None = None,
     include: Sequence[str] = (),
     exclude: Sequence[str] = (),
     seed: int | None = None,
+    checkpoint: str | Path | None = None,
+    checkpoint_every: int | None = None,
+    precision: Precision | None = None,
+    device: torch.device | str | None = None,
     quiet: bool = False,
 ) -> PruneResult:
     """Make a trained network smaller: rank its units, learn which to keep, cut, fine-tune.
@@ -87,7 +105,14 @@ def prune(
         method: A method with learned gates. Its own penalties should be 0.
         scores: How units are ranked: a name in ``l0arm.pruning.SCORES``, a function, or None for
             gates that all start at 0.95.
-        learn: Share of the steps with gates.
+        choice: ``"gates"``: gates are learned by ``method``, from a start by ``scores``.
+            ``"scores"``: units are closed in rounds by their scores per cost, and the weights are
+            trained in between. ``docs/peers.md`` compares both with other tools.
+        teacher: Weight of the dense network as a teacher of the small one, from 0 to 1:
+            ``(1 - teacher) loss + teacher * KL`` of the class probabilities at temperature 4. It
+            acts where ``loss`` is a function of (output, target), the targets are class numbers and
+            the last dimension of the output has the classes. 0: only the loss.
+        learn: Share of the steps until the cut. Default: 0.5 with gates, 0.25 with scores.
         round_to: Leave widths that are multiples of this. The budget counts rounded widths.
         example_inputs: Example inputs for planning and counting. Default: the first rows of the
             first batch.
@@ -95,6 +120,12 @@ def prune(
         include: Patterns of modules to gate, as for ``plan``. Empty: all.
         exclude: Patterns of modules to leave alone.
         seed: Seed of the random numbers. None: the global ones are used.
+        checkpoint: A folder for checkpoints. If it has some of the same call, that call goes on
+            where it was, with the same result bit for bit (on the CPU). Give a ``seed`` too.
+        checkpoint_every: Steps between two checkpoints. Default: a twentieth of all steps.
+        precision: ``"bf16"`` or ``"fp16"``: forward passes of the training under autocast, fp16
+            with a loss scaler. None: the precision of the model.
+        device: Where to train. Batches are moved there. None: where the model is.
         quiet: Print no progress.
 
     Returns:
@@ -116,167 +147,239 @@ def prune(
         >>> result.small.parameters <= result.dense.parameters / 2
         True
     """
-    score = SCORES.get(scores) if isinstance(scores, str) else scores
-    if isinstance(scores, str) and score is None:
-        raise ValueError(f"unknown scores {scores!r}; there are {', '.join(sorted(SCORES))}")
-    with torch.random.fork_rng(enabled=seed is not None):
+    score = None if scores is None else score_named(scores)
+    _check_choice(choice, score, teacher)
+    with torch.random.fork_rng(enabled=seed is not None), unchanged_if_refused(batches):
         if seed is not None:
             torch.manual_seed(seed)
+        if precision not in (None, *HALF):
+            raise ValueError(f"precision must be 'bf16', 'fp16' or None; got {precision!r}")
+        check_joined()
+        if checkpoint is not None and several_processes():
+            raise ValueError("checkpoints are for one process; with several, leave checkpoint out")
+        if checkpoint is not None and choice == "scores":
+            raise ValueError("checkpoints need choice='gates'; with 'scores', leave checkpoint out")
         task = Task.of(batches, loss, epochs, steps)
-        learning = round(learn * task.steps)
-        if not 0 < learning < task.steps:
-            raise ValueError(
-                f"learn={learn!r} of {task.steps} steps leaves no step to "
-                f"{'learn' if learning <= 0 else 'tune'} in; it is a share between 0 and 1, and a "
-                "training needs more steps"
-            )
-        run = _Run(model, task, optimizer, quiet)
+        learning_steps(task.steps, LEARN[choice] if learn is None else learn)
+        device = torch.device(device) if device else next(model.parameters()).device
+        dense, twin = (copy_model(model).to(device) for _ in range(2))  # the user's stays
+        with preserved_randomness(batches):
+            check_loss(copy_model(twin), task, device)
+            dense_score = score_of(dense.eval(), validate)
         example = Example.of(example_inputs, example_kwargs) or task.example()
-        dense = run.measure(model, example, validate)
-        gated = run.gate(example, method, budget, include, exclude, round_to)
-        if score is not None:
-            closures = run.closures(gated, RANKED)
-            start_from(gated, score(gated, closures))
-        run.learn(gated, learning, max(1e-3, 6 / learning) if gate_lr is None else gate_lr)
-        small = run.cut(gated)
-        units = architecture(gated)
-        run.tune(small)
-        after = run.measure(small, example, validate)
-    return PruneResult(small.eval(), certificate(small), run.history, dense, after, units)
+        example = example.map(lambda tensor: tensor.to(device))
+        gated = _gated(twin, example, method, budget, include, exclude)
+        gated.width_multiple = round_to
+        weights = (optimizer or _sgd)([p for p in twin.parameters() if p.requires_grad])
+        run = _Run(
+            Pruning(gated, weights, task.steps, learn=learn, gate_lr=gate_lr, choice=choice),
+            task,
+            # no teacher, or a step of the user's own
+            task.step if task.step is loss or not teacher else Taught(loss, dense, teacher),
+            score,
+            precision,
+            quiet,
+        )
+        if checkpoint is not None:
+            call = {
+                **{"model": digest_of(model), "budget": repr(budget), "steps": str(task.steps)},
+                **{
+                    "batches": str(task.length),
+                    "learn": repr(learn),
+                    "choice": f"{choice}, {teacher}",
+                    "gate_lr": repr(gate_lr),
+                },
+                **{"method": gated.method.name, "scores": str(scores), "seed": repr(seed)},
+                **{"round_to": repr(round_to), "optimizer": _rates(weights)},
+                **{
+                    "gates": str([group.units for group in gated.groups]),
+                    "precision": repr(precision),
+                },
+            }
+            every = checkpoint_every or max(1, task.steps // SAVES)
+            run.checkpoints = Checkpoints(Path(checkpoint), every, call)
+    with torch.random.fork_rng(enabled=seed is not None):
+        if seed is not None:
+            torch.manual_seed(seed + run.team.rank)  # each process has draws of its own
+        run.restore()
+        run.train()
+        small = run.pruning.finish().eval()
+        share_certificate(run.team, small)
+        small_score = score_of(small, validate)
+        costs = compared(dense, small, example)
+    return PruneResult(
+        small,
+        certificate(small),
+        run.history,
+        costs["dense"].scored(dense_score),
+        costs["small"].scored(small_score),
+        architecture(gated),
+        example,
+    )
+
+
+def _check_choice(choice: str, score: Score | None, teacher: float) -> None:
+    if choice not in LEARN:
+        raise ValueError(f"choice must be one of {', '.join(LEARN)}; got {choice!r}")
+    if choice == "scores" and score is None:
+        raise ValueError("choice='scores' needs scores=; with scores=None, take choice='gates'")
+    if not 0.0 <= teacher <= 1.0:
+        raise ValueError(f"teacher is a weight between 0 and 1; got {teacher!r}")
 
 
 def _sgd(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
     return torch.optim.SGD(parameters, lr=0.02, momentum=0.9, nesterov=True)
 
 
+def _gated(
+    model: nn.Module,
+    example: Example,
+    method: Method | str,
+    budget: BudgetLike,
+    include: Sequence[str],
+    exclude: Sequence[str],
+) -> Gated:
+    """The gated network, with its budget."""
+    options: dict[str, Any] = {"include": tuple(include)} if include else {}
+    planned = plan(model, example.args, example.kwargs, exclude=tuple(exclude), **options)
+    return sparsify(
+        model,
+        planned,
+        method,
+        example_inputs=example.args,
+        example_kwargs=example.kwargs or None,
+        initial=0.95,
+        budget=budget,
+    )
+
+
+def _rates(optimizer: torch.optim.Optimizer) -> str:
+    """An optimizer and its settings, in words."""
+    settings = [{k: v for k, v in g.items() if k != "params"} for g in optimizer.param_groups]
+    return f"{type(optimizer).__name__} {settings}"
+
+
+def _check_scale(scaler: torch.amp.GradScaler) -> None:
+    """Fail if gradients overflow at every scale: all steps would be skipped."""
+    if scaler.get_scale() < SMALLEST_SCALE:
+        raise NonFiniteLoss("gradient in fp16, whatever it is scaled by,", math.inf)
+
+
 class _Run:
-    """One pruning: the data stream, the optimizer of the weights, and what is logged."""
+    """A training loop around ``Pruning``: the data stream, and what is logged."""
+
+    checkpoints: Checkpoints | None = None
 
     def __init__(
-        self, model: nn.Module, task: Task, optimizer: MakeOptimizer | None, quiet: bool
-    ) -> None:
-        self.task, self.quiet, self.history = task, quiet, list[dict[str, Any]]()
-        self.model = copy_model(model)  # the user's stays as it is
-        self.device = next(self.model.parameters()).device
-        first = to_device(next(iter(task.batches)), self.device)
-        check_loss(task.step(self.model, first))
-        self.stream = task.stream()
-        self.optimizer = (optimizer or _sgd)(
-            [p for p in self.model.parameters() if p.requires_grad]
-        )
-        self.rates = [float(group["lr"]) for group in self.optimizer.param_groups]
-        self.step, self.printed = 0, 0.0
-
-    def measure(
-        self, model: nn.Module, example: Example, validate: Callable[[nn.Module], float] | None
-    ) -> Any:
-        """Costs of a network, with the user's own measure. The network's modes stay."""
-        network = copy_model(model).eval()
-        found = costs_of({"it": network}, example.map(lambda t: t.to(self.device)))["it"]
-        if validate is None:
-            return found
-        score = float(validate(network))
-        if not math.isfinite(score):
-            raise ValueError(f"validate returned {score}; it must return a finite number")
-        return replace(found, score=score)
-
-    def gate(
         self,
-        example: Example,
-        method: Method | str,
-        budget: BudgetLike,
-        include: Sequence[str],
-        exclude: Sequence[str],
-        round_to: int,
-    ) -> Gated:
-        """The gated network, with its budget."""
-        options: dict[str, Any] = {"include": tuple(include)} if include else {}
-        planned = plan(self.model, example.args, example.kwargs, exclude=tuple(exclude), **options)
-        gated = sparsify(
-            self.model,
-            planned,
-            method,
-            example_inputs=example.args,
-            example_kwargs=example.kwargs or None,
-            initial=0.95,
-            budget=budget,
-        )
-        gated.width_multiple = round_to
-        return gated
+        pruning: Pruning,
+        task: Task,
+        taught: Step,
+        score: Score | None,
+        precision: Precision | None,
+        quiet: bool,
+    ) -> None:
+        self.pruning, self.task = pruning, task
+        self.taught, self.score = taught, score
+        self.device = pruning.gated.phi.device
+        self.team = Team.here(str(self.device))
+        self.quiet = quiet or not self.team.first
+        pruning.gated.averaged_elsewhere = True  # if there are several processes, in ``train``
+        take_over(self.team, pruning.gated)
+        self.half = None if precision is None else HALF[precision]
+        self.scaler = torch.amp.GradScaler(self.device.type, enabled=precision == "fp16")
+        pruning.scaler = self.scaler if self.scaler.is_enabled() else None
+        self.stream = Stream(task.batches)
+        self.history: list[dict[str, Any]] = []
+        self.printed = 0.0
 
-    def closures(self, gated: Gated, count: int) -> list[Callable[[], Tensor]]:
-        """The losses of a few batches."""
+    def restore(self) -> None:
+        """Go to the newest checkpoint, if there is one."""
+        saved = self.checkpoints
+        parts = (self.pruning, self.stream, self.history, self.scaler)
+        if saved is not None:
+            saved.restore(*parts)
+
+    def rank(self, score: Score) -> None:
+        """Start the gates from scores on the next batches, or close units by them."""
 
         def closure(batch: Any) -> Callable[[], Tensor]:
-            return lambda: self.task.step(gated, batch)
+            return lambda: self.task.step(self.pruning.gated, batch)
 
-        count = min(count, self.task.length)
-        return [closure(to_device(next(self.stream), self.device)) for _ in range(count)]
+        rounds = self.pruning.rounds if self.pruning.choice == "scores" else 1
+        count = min(max(1, RANKED // rounds), self.task.length)
+        self.pruning.rank([closure(self._next()) for _ in range(count)], score)
 
-    def learn(self, gated: Gated, steps: int, gate_lr: float) -> None:
-        """Train gates and weights while the budget falls to its target."""
-        assert gated.budget is not None
-        gated.budget.schedule(steps)
-        own = [gated.phi, *gated.extras.parameters()]
-        gates = torch.optim.Adam(own, lr=gate_lr)
-        gated.train()
-        every = max(1, steps // TRACKED)
-        for step in range(steps):
-            batch = self._next()
-            loss = gated.loss(lambda batch=batch: self.task.step(gated, batch))  # type: ignore[misc]
-            self.optimizer.zero_grad()
-            gates.zero_grad()
-            loss.backward()
-            self.optimizer.step()
-            gates.step()
-            if gated.method.after_step is not None:
-                gated.method.after_step(gated, gates)
-            if step % every == 0 or step == steps - 1:
-                follow_target(gated)
-            shares = gated.budget.shares(gated.gates.open_probability)
-            self._log("learn", loss.data.item(), shares)
+    def train(self) -> None:
+        """Make all steps."""
+        pruning = self.pruning
+        while pruning.stage != "done":
+            if self.score is not None and pruning.ranking_is_due:
+                self.rank(self.score)
+            stage, batch, model = pruning.stage, self._next(), pruning.model.train()
+            value = self._gradients(model, batch)
+            before = pruning.step
+            self.scaler.step(pruning.optimizer)  # hooks of ``pruning`` do the rest
+            self.scaler.update()
+            if pruning.step == before:  # gradients overflowed, and the scale was lowered
+                _check_scale(self.scaler)
+                continue
+            self._log(stage, value)
+            if self.checkpoints is not None and self.checkpoints.due(pruning):
+                self.checkpoints.save(pruning, self.stream, self.history, self.scaler)
 
-    def cut(self, gated: Gated) -> nn.Module:
-        """Decide the gates and remove what is closed. The optimizer goes on with what is left."""
-        decide(gated)
-        return compact(gated, optimizer=self.optimizer)
-
-    def tune(self, small: nn.Module) -> None:
-        """Train the small network for the remaining steps."""
-        small.train()
-        while self.step < self.task.steps:
-            batch = self._next()
-            loss = self.task.step(small, batch)
-            self.optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
-            self.optimizer.step()
-            self._log("tune", loss.item(), {})
+    def _gradients(self, model: nn.Module, batch: Any) -> float:
+        """Compute all gradients. With several processes they are the means over them."""
+        pruning, value, failure = self.pruning, None, None
+        pruning.optimizer.zero_grad()
+        pruning.gates.zero_grad()
+        try:
+            with torch.autocast(self.device.type, self.half, enabled=self.half is not None):
+                loss = pruning.loss(lambda: self.taught(model, batch))
+            value = loss.data.item()
+            if not math.isfinite(value):
+                raise NonFiniteLoss(f"loss of step {pruning.step + 1}", value)
+            self.scaler.scale(loss.total).backward()  # type: ignore[no-untyped-call]
+        except Exception as error:
+            if self.team.size == 1:
+                raise
+            failure = error
+        if self.team.size > 1:
+            trained = [p for p in model.parameters() if p.requires_grad]
+            try:
+                mine = None if failure else value
+                return average(self.team, trained, list(model.buffers()), mine)
+            except FailedElsewhere as elsewhere:
+                raise (failure or elsewhere) from None
+        assert value is not None
+        return value
 
     def _next(self) -> Any:
-        """The next batch. The learning rates follow the schedule."""
-        progress = self.step / self.task.steps
-        factor = min(1.0, (self.step + 1) / max(1.0, WARM_UP * self.task.steps))
-        factor *= 0.5 * (1.0 + math.cos(math.pi * progress))
-        for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
-            group["lr"] = rate * factor
-        self.step += 1
         return to_device(next(self.stream), self.device)
 
-    def _log(self, stage: str, loss: float, shares: dict[str, tuple[float, float, float]]) -> None:
+    def _log(self, stage: str, loss: float) -> None:
         """Keep about LOGGED records, and print one line now and then."""
-        every = max(1, self.task.steps // LOGGED)
-        if self.step % every and self.step != self.task.steps:
+        step, steps = self.pruning.step, self.pruning.steps
+        if step % max(1, steps // LOGGED) and step != steps:
             return
-        record: dict[str, Any] = {"stage": stage, "step": self.step, "loss": loss}
-        for what, (share, now, _) in shares.items():
-            record |= {f"{what} share": share, f"{what} target": now}
+        record: dict[str, Any] = {"stage": stage, "step": step, "loss": loss}
+        gated, left = self.pruning.gated, ""
+        if stage == "learn" and gated.budget is not None:
+            for what, (share, now, end) in gated.budget.shares(
+                gated.gates.open_probability
+            ).items():
+                now = end if self.pruning.choice == "scores" else now
+                record |= {f"{what} share": share, f"{what} target": now}
+                left += f", {what} {100 * share:.0f} % (target {100 * now:.0f} %)"
         self.history.append(record)
-        now_printed = time.monotonic()
-        if self.quiet or (now_printed - self.printed < 1 and self.step != self.task.steps):
+        terminal = sys.stderr.isatty()
+        now_printed, last = time.monotonic(), step == steps
+        if self.quiet or (now_printed - self.printed < (0.2 if terminal else 5.0) and not last):
             return
         self.printed = now_printed
-        left = "".join(
-            f", {what} {100 * share:.0f} % (target {100 * target:.0f} %)"
-            for what, (share, target, _) in shares.items()
-        )
-        print(f"{stage} {self.step}/{self.task.steps}: loss {loss:.4f}{left}", file=sys.stderr)
+        line = f"{stage} {step}/{steps}: loss {loss:.4f}{left}"
+        if terminal:  # one line that is written over
+            bar = ("#" * (20 * step // steps)).ljust(20, ".")
+            print(f"\r[{bar}] {line}\x1b[K", end="\n" if last else "", file=sys.stderr, flush=True)
+        else:
+            print(line, file=sys.stderr, flush=True)

@@ -42,6 +42,7 @@ SETTINGS: dict[str, tuple[str, ...]] = {
     "random": ("options.keep=0.5",),
     "sbp": ("lam=1e-2",),
     "sparse-vd": ("lam=1.0",),
+    "vibnet": ("lam=1.0", "options.threshold=-9.0"),
 }
 SMALL = ("data.limit=100", "training.batch=50")
 FAST_GATES = ("optimizer.gate_lr=1.0",)

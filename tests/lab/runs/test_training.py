@@ -141,7 +141,7 @@ def test_a_full_disk_ends_the_run_and_loses_nothing(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("l0arm.lab.runs.checkpoint.write_bytes", full)
+        patch.setattr("l0arm.checkpoints.write_bytes", full)
         with pytest.raises(RunFailed, match="No space left on device; saved after epoch 1"):
             train(folder, quick(), digits, resume=True, checkpoint_seconds=0.0)
     assert bits(folder) == before

@@ -31,6 +31,7 @@ COMMANDS = {
     "sweep": "Compact one run at several thresholds: accuracy against cost.",
     "bench": "Time training steps, or one network in all its forms.",
     "plan": "Show which parts of your model can be gated.",
+    "prune": "Make a trained network of yours smaller.",
     "recipes": "List the recipes.",
     "data": "Download and check a data set.",
     "table": "Write a table of the paper from finished runs.",

@@ -13,8 +13,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 import l0arm
 from l0arm.distributed import Team, WholeLoss
-from l0arm.distributed.loss import Closure, Draws
+from l0arm.distributed.loss import Draws
 from l0arm.gating import Loss
+from l0arm.gating.step import Closure
 from l0arm.lab.data import Dataset
 from l0arm.lab.errors import UserError
 from l0arm.lab.recipes.recipe import Recipe

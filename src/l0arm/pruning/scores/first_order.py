@@ -11,8 +11,10 @@ from l0arm.equality.example import in_eval
 from l0arm.gating import Gated
 
 
-def first_order(gated: Gated, losses: Sequence[Callable[[], Tensor]]) -> Tensor:
-    """``mean over batches of |d loss / d z|`` with all gates open.
+def first_order(
+    gated: Gated, losses: Sequence[Callable[[], Tensor]], at: Tensor | None = None
+) -> Tensor:
+    """``mean over batches of |d loss / d z|`` with all gates open, or with given gates.
 
     This is the Taylor criterion (Molchanov et al., "Pruning Convolutional Neural Networks for
     Resource Efficient Inference", 2017), for whole units: the gates multiply what is read.
@@ -20,6 +22,7 @@ def first_order(gated: Gated, losses: Sequence[Callable[[], Tensor]]) -> Tensor:
     Args:
         gated: The gated network. Nothing of it is changed.
         losses: Functions that compute the loss of one batch by calling ``gated``.
+        at: The gates, 0 or 1, where units are closed already. None: all are open.
 
     Returns:
         One number per gate.
@@ -30,10 +33,11 @@ def first_order(gated: Gated, losses: Sequence[Callable[[], Tensor]]) -> Tensor:
         >>> first_order(gated, [lambda: gated(torch.ones(4, 3)).square().sum()]).shape
         torch.Size([5])
     """
-    total = torch.zeros(gated.layout.gates, device=gated.phi.device)
+    gates = torch.ones(gated.layout.gates, device=gated.phi.device) if at is None else at
+    total = torch.zeros_like(gates)
     with in_eval(gated), torch.enable_grad():
         for loss in losses:
-            z = torch.ones(gated.layout.gates, device=gated.phi.device).requires_grad_()
+            z = gates.clone().requires_grad_()
             with gated.drawn(z, writes=False):
                 (slope,) = torch.autograd.grad(loss(), z)
             total += slope.abs()

@@ -11,10 +11,11 @@ import torch
 from safetensors.torch import save
 from torch import Tensor
 
+from l0arm import checkpoints
+from l0arm.checkpoints import SCHEMA, NewerCheckpoint, newest_checkpoint, save_checkpoint
 from l0arm.files import write_json
 from l0arm.lab.errors import UserError
-from l0arm.lab.runs import checkpoint
-from l0arm.lab.runs.checkpoint import SCHEMA, newest_checkpoint, save_checkpoint
+from l0arm.lab.runs import checkpoint as runs
 
 
 def state(number: int) -> dict[str, Any]:
@@ -118,7 +119,7 @@ def test_a_failed_write_leaves_the_old_ones_alone(
 
 def written(folder: Path, number: int, tree: Any, tensors: bytes, schema: Any = SCHEMA) -> None:
     """Write a checkpoint with a right digest, whatever is in it."""
-    digest = checkpoint._digest(schema, tree, tensors)
+    digest = checkpoints._digest(schema, tree, tensors)
     (folder / f"{number:08d}.safetensors").write_bytes(tensors)
     write_json(folder / f"{number:08d}.json", {"schema": schema, "digest": digest, "state": tree})
 
@@ -126,7 +127,9 @@ def written(folder: Path, number: int, tree: Any, tensors: bytes, schema: Any = 
 def test_a_newer_schema_is_refused(tmp_path: Path) -> None:
     save_checkpoint(tmp_path, 1, state(1))
     written(tmp_path, 2, {"dict": []}, save({}), schema=99)
-    with pytest.raises(UserError, match="newer version of l0arm"):
+    with pytest.raises(UserError, match="newer version of l0arm"):  # of a run: a user's error
+        runs.newest_checkpoint(tmp_path)
+    with pytest.raises(NewerCheckpoint, match="newer version of l0arm"):
         newest_checkpoint(tmp_path)
 
 
