@@ -14,13 +14,7 @@ from benchmarks.peers.running import Place, run
 from benchmarks.peers.tasks import TASKS
 
 BUDGETS = (25.0, 12.5, 50.0)  # per cent of the operations, most telling first
-MAIN = (
-    "taylor",
-    "l1",
-    "l0arm",
-    "l0arm-alone",
-    "taylor-teacher",
-)  # methods that run before the others
+MAIN = ("taylor", "l1", "l0arm", "l0arm-alone")  # methods that run before the others
 
 
 def main() -> None:

@@ -28,14 +28,27 @@ IMPORTANCE: dict[str, Callable[[], Any]] = {
     "random": tp.importance.RandomImportance,
 }
 
+SCOPES: dict[str, dict[str, bool]] = {
+    "global": {"global_pruning": True},  # one ranking of all units
+    "uniform": {"global_pruning": False},  # the same ratio in every layer, the default there
+    "isomorphic": {"global_pruning": True, "isomorphic": True},  # one for each kind of layer
+}
+
 
 def last_linear(model: nn.Module) -> nn.Module:
     """The layer whose outputs must stay: the last linear one."""
     return [m for m in model.modules() if isinstance(m, nn.Linear)][-1]
 
 
-def pruner(model: nn.Module, x: Tensor, importance: Any, ratio: float, kind: type) -> Any:
-    """A pruner of Torch-Pruning for one of our networks: global ranking, the last layer stays."""
+def pruner(
+    model: nn.Module,
+    x: Tensor,
+    importance: Any,
+    ratio: float,
+    kind: type = tp.pruner.BasePruner,
+    scope: str = "global",
+) -> Any:
+    """A pruner of Torch-Pruning for one of our networks. The last layer stays."""
     heads = {
         layer: m.heads
         for m in model.modules()
@@ -46,8 +59,8 @@ def pruner(model: nn.Module, x: Tensor, importance: Any, ratio: float, kind: typ
         model,
         x,
         importance=importance,
-        global_pruning=True,
         pruning_ratio=ratio,
+        **SCOPES[scope],
         ignored_layers=[last_linear(model)],
         num_heads=heads,
         in_channel_groups={},
@@ -56,7 +69,9 @@ def pruner(model: nn.Module, x: Tensor, importance: Any, ratio: float, kind: typ
     )
 
 
-def cut(model: nn.Module, x: Tensor, method: str, ratio: float, seed: int) -> nn.Module:
+def cut(
+    model: nn.Module, x: Tensor, method: str, ratio: float, seed: int, scope: str = "global"
+) -> nn.Module:
     """A copy of the network, with gradients, cut by Torch-Pruning."""
     small = copy.deepcopy(model)
     for mine, theirs in zip(small.parameters(), model.parameters(), strict=True):
@@ -66,7 +81,7 @@ def cut(model: nn.Module, x: Tensor, method: str, ratio: float, seed: int) -> nn
     with torch.random.fork_rng(), warnings.catch_warnings():
         torch.manual_seed(seed)
         warnings.simplefilter("ignore")
-        pruner(small, x, IMPORTANCE[method](), ratio, tp.pruner.BasePruner).step()
+        pruner(small, x, IMPORTANCE[method](), ratio, scope=scope).step()
     small(x)  # a cut that broke the network fails here
     return small
 

@@ -70,22 +70,22 @@ class Job:
         return model
 
 
-def torch_pruning(method: str) -> Callable[[Job], nn.Module]:
+def torch_pruning(method: str, scope: str = "global") -> Callable[[Job], nn.Module]:
     """Cut by Torch-Pruning, then train."""
 
     def run(job: Job) -> nn.Module:
-        return job.finish(_cut(job, method))
+        return job.finish(_cut(job, method, scope))
 
     return run
 
 
-def _cut(job: Job, method: str) -> nn.Module:
+def _cut(job: Job, method: str, scope: str = "global") -> nn.Module:
     model = copy.deepcopy(job.dense)
     if method == "taylor":
         model.eval()
         for _ in range(RANKED):
             (job.step(model, next(job.stream)) / RANKED).backward()  # type: ignore[no-untyped-call]
-    return job.fitted(lambda ratio: cut(model, job.example, method, ratio, job.seed))
+    return job.fitted(lambda ratio: cut(model, job.example, method, ratio, job.seed, scope))
 
 
 def group_norm(job: Job) -> nn.Module:
@@ -155,6 +155,9 @@ METHODS: dict[str, Callable[[Job], nn.Module]] = {
     "l0arm": l0arm_prune(TEACHER),
     "l0arm-alone": l0arm_prune(teacher=0.0),
     "taylor-teacher": taylor_with_teacher,
+    "taylor-uniform": torch_pruning("taylor", "uniform"),
+    "l1-uniform": torch_pruning("l1", "uniform"),
+    "taylor-isomorphic": torch_pruning("taylor", "isomorphic"),
     "bn": torch_pruning("bn"),
     "group-norm": group_norm,
     "random": torch_pruning("random"),

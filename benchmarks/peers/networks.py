@@ -31,14 +31,14 @@ class Block(nn.Module):
 
 
 class ResNet20(nn.Module):
-    """Three stages of three blocks with 16, 32 and 64 filters, on maps of 8 x 8, 4 x 4, 2 x 2.
+    """Three stages of three blocks with 32, 64 and 128 filters, on maps of 8 x 8, 4 x 4, 2 x 2.
 
     The stem halves the image twice, so that an epoch takes seconds on one core.
     """
 
     def __init__(self, width: float = 1.0) -> None:
         super().__init__()
-        sizes = [max(1, round(width * size)) for size in (16, 32, 64)]
+        sizes = [max(1, round(width * size)) for size in (32, 64, 128)]
         self.stem = _conv(3, sizes[0], 3, 2)
         blocks, inputs = list[nn.Module](), sizes[0]
         for stage, outputs in enumerate(sizes):
@@ -56,24 +56,24 @@ class ResNet20(nn.Module):
 
 
 def vgg(width: float = 1.0) -> nn.Module:
-    """Six convolutions with 16 to 64 filters, pooling after each two, and two linear layers."""
+    """Six convolutions with 32 to 128 filters, pooling after each two, and two linear layers."""
     layers, inputs, stride = list[nn.Module](), 3, 2
-    for size in (16, 32, 64):
+    for size in (32, 64, 128):
         outputs = max(1, round(width * size))
         for _ in range(2):
             layers += [_conv(inputs, outputs, 3, stride), nn.ReLU()]
             inputs, stride = outputs, 1
         layers.append(nn.MaxPool2d(2))
-    hidden = max(1, round(width * 64))
+    hidden = max(1, round(width * 128))
     layers += [nn.Flatten(), nn.Linear(4 * inputs, hidden), nn.ReLU(), nn.Linear(hidden, 10)]
     return nn.Sequential(*layers)
 
 
 def depthwise(width: float = 1.0) -> nn.Module:
     """Five depthwise-separable blocks, for images of 28 x 28."""
-    inputs = max(1, round(width * 24))
+    inputs = max(1, round(width * 48))
     layers: list[nn.Module] = [_conv(1, inputs, 3, 2), nn.ReLU()]
-    for size, stride in ((48, 2), (48, 1), (96, 2), (96, 1), (96, 1)):
+    for size, stride in ((96, 2), (96, 1), (192, 2), (192, 1), (192, 1)):
         outputs = max(1, round(width * size))
         layers += [_conv(inputs, inputs, 3, stride, inputs), nn.ReLU()]
         layers += [_conv(inputs, outputs, 1), nn.ReLU()]
@@ -120,11 +120,11 @@ class Layer(nn.Module):
 
 
 class LanguageModel(nn.Module):
-    """A causal transformer over characters: two layers of size 64 with eight heads."""
+    """A causal transformer over characters: two layers of size 128 with eight heads."""
 
     def __init__(self, width: float = 1.0, symbols: int = 97, context: int = 64) -> None:
         super().__init__()
-        size = 8 * max(1, round(width * 8))  # eight heads of equal size
+        size = 8 * max(1, round(width * 16))  # eight heads of equal size
         self.symbol, self.place = nn.Embedding(symbols, size), nn.Embedding(context, size)
         self.layers = nn.Sequential(Layer(size, 8), Layer(size, 8))
         self.norm, self.head = nn.LayerNorm(size), nn.Linear(size, symbols)
