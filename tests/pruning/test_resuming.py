@@ -67,6 +67,21 @@ def whole() -> l0arm.PruneResult:
     return pruned(None)
 
 
+@pytest.fixture(scope="module")
+def whole_by_scores() -> l0arm.PruneResult:
+    return pruned(None, choice="scores", learn=0.5)
+
+
+# 1 check; then a batch to rank and a step, eight times; then steps alone
+@pytest.mark.parametrize("stop_at", [3, 8, 13, 22, 29])
+def test_interrupted_between_rounds_it_ends_with_the_same_network(
+    stop_at: int, whole_by_scores: l0arm.PruneResult, tmp_path: Path
+) -> None:
+    with pytest.raises(Stop):
+        pruned(tmp_path, stop_at, choice="scores", learn=0.5)
+    assert same(pruned(tmp_path, choice="scores", learn=0.5), whole_by_scores)
+
+
 # 1 check, 6 batches to rank; then up to two evaluations per step with gates, and one without
 @pytest.mark.parametrize("stop_at", [5, 9, 17, 24, 30, 34])
 def test_interrupted_anywhere_it_ends_with_the_same_network(

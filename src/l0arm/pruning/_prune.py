@@ -157,8 +157,6 @@ def prune(
         check_joined()
         if checkpoint is not None and several_processes():
             raise ValueError("checkpoints are for one process; with several, leave checkpoint out")
-        if checkpoint is not None and choice == "scores":
-            raise ValueError("checkpoints need choice='gates'; with 'scores', leave checkpoint out")
         task = Task.of(batches, loss, epochs, steps)
         learning_steps(task.steps, LEARN[choice] if learn is None else learn)
         device = torch.device(device) if device else next(model.parameters()).device

@@ -50,7 +50,7 @@ class Checkpoints:
         small = pruning.small
         state = {
             "call": dict(self.call),
-            "step": pruning.step,
+            "pruning": pruning.state_dict(),
             "gated": dict(pruning.gated.state_dict()),
             "small": None if small is None else dict(small.state_dict()),
             "optimizer": pruning.optimizer.state_dict(),
@@ -82,7 +82,7 @@ class Checkpoints:
             return False
         self._check(state["call"])
         pruning.gated.load_state_dict(state["gated"])
-        pruning.go_to(state["step"])
+        pruning.load_state_dict(state["pruning"])
         if pruning.small is not None:
             pruning.small.load_state_dict(state["small"])
         pruning.optimizer.load_state_dict(state["optimizer"])

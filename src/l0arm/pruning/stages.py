@@ -7,7 +7,7 @@ the same network.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import torch
@@ -212,14 +212,19 @@ class Pruning:
             self._decide()
         return compact(self.gated) if self.small is None else self.small
 
-    def go_to(self, step: int) -> None:
-        """Go on after so many steps, with a ``gated`` that was loaded from a checkpoint of then.
+    def state_dict(self) -> dict[str, Any]:
+        """The position in the stages. Save ``gated``, ``small`` and both optimizers beside it."""
+        return {"step": self.step, "ranked": self.ranked, "standing": self._standing}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go to a saved position, with a ``gated`` that was loaded from the same checkpoint.
 
         If the gates were decided then, the closed units are removed again. Load the states of both
         optimizers, ``optimizer`` and ``gates``, and of ``small`` afterwards.
         """
-        self.step = step
-        if self.cuts and step >= self.learning:
+        self.step, self.ranked = state["step"], state["ranked"]
+        self._standing = state["standing"].to(self._standing)
+        if self.cuts and self.step >= self.learning:
             self.small = compact(self.gated, optimizer=self.optimizer)
 
     def factor(self) -> float:
