@@ -59,6 +59,20 @@ def test_a_run_that_is_not_finished_says_so(sections: list[Section]) -> None:
     assert sections[3].facts["epochs"] == "0 of 200"
 
 
+def test_gates_that_did_not_decide_and_a_collapse_are_flagged(
+    gated_run: Callable[..., Any], sections: list[Section]
+) -> None:
+    assert sections[0].warned == {}
+    epochs = gated_run(5)
+    epochs[-1] = replace(epochs[-1], undecided=0.3, test_accuracy=16.0)
+    section = run_section(Run("LeNet-5", "undecided", epochs, planned=5))
+    assert section.warned["gates undecided"].startswith("The gates did not decide")
+    assert section.warned["test accuracy"] == "It was 96.40 % after epoch 4."
+    html = page("Runs", [section])
+    assert html.count('class="warned"') == 2
+    assert "<dd>16.00 %</dd><dd>It was 96.40 % after epoch 4.</dd>" in html
+
+
 def test_structure_and_settings_come_from_the_run(sections: list[Section]) -> None:
     section = sections[0]
     assert list(section.layers) == [Layer("conv1", 5, 10), Layer("fc1", 20, 20)]

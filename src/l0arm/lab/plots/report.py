@@ -82,6 +82,7 @@ class Section:
     title: str
     text: Sequence[str] = ()
     facts: Mapping[str, str] = field(default_factory=dict)  # large numbers at the top
+    warned: Mapping[str, str] = field(default_factory=dict)  # what is wrong with a fact, by its name
     tables: Sequence[Grid] = ()
     layers: Sequence[Layer] = ()
     pictures: Sequence[Picture] = ()
@@ -141,7 +142,7 @@ def _section(section: Section, name: str) -> Markup:
         "section",
         tag("h2", section.title),
         *(tag("p", paragraph) for paragraph in section.text),
-        _facts(section.facts),
+        _facts(section.facts, section.warned),
         *(_grid(grid) for grid in section.tables),
         _layers(section.layers),
         *(_picture(picture) for picture in section.pictures),
@@ -150,8 +151,13 @@ def _section(section: Section, name: str) -> Markup:
     )
 
 
-def _facts(facts: Mapping[str, str]) -> Markup:
-    cards = [tag("div", tag("dt", key), tag("dd", value)) for key, value in facts.items()]
+def _facts(facts: Mapping[str, str], warned: Mapping[str, str]) -> Markup:
+    cards = [
+        tag("div", tag("dt", key), tag("dd", value), tag("dd", warned[key]), class_="warned")
+        if key in warned
+        else tag("div", tag("dt", key), tag("dd", value))
+        for key, value in facts.items()
+    ]
     return tag("dl", *cards, class_="facts") if cards else Markup("")
 
 

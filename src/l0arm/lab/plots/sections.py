@@ -33,6 +33,9 @@ FACTS = (
     "time per epoch",
 )
 
+UNDECIDED = 0.1  # share of the gates that is worth a warning
+FALLEN = 5.0  # points of accuracy, likewise
+
 
 @dataclass(frozen=True)
 class Inputs:
@@ -87,6 +90,7 @@ def run_section(run: Run) -> Section:
         title=f"{run.network}, {run.label}",
         text=text,
         facts=facts_of(run),
+        warned=warnings_of(run),
         tables=[] if run.forms is None else [_forms_table(run.forms)],
         layers=layers,
         pictures=_pictures(run),
@@ -114,6 +118,22 @@ def facts_of(run: Run) -> dict[str, str]:
         f"{seconds:.1f} s",
     )
     return dict(zip(FACTS, values, strict=True))
+
+
+def warnings_of(run: Run) -> dict[str, str]:
+    """What a reader must know about a fact, by its name: gates without a decision, a collapse."""
+    if not run.epochs:
+        return {}
+    last, best = run.epochs[-1], max(run.epochs, key=lambda epoch: epoch.test_accuracy)
+    found = {}
+    if last.groups and last.undecided > UNDECIDED:
+        found["gates undecided"] = (
+            "The gates did not decide, so removing units changes the network. Train longer, or "
+            "raise gate_lr."
+        )
+    if best.test_accuracy - last.test_accuracy > FALLEN:
+        found["test accuracy"] = f"It was {best.test_accuracy:.2f} % after epoch {best.epoch}."
+    return found
 
 
 def _flops(epoch: EpochRecord) -> str:
