@@ -68,28 +68,28 @@ def whole() -> l0arm.PruneResult:
 
 
 @pytest.fixture(scope="module")
-def whole_by_scores() -> l0arm.PruneResult:
-    return pruned(None, choice="scores", learn=0.5)
+def whole_with_gates() -> l0arm.PruneResult:
+    return pruned(None, choice="gates")
 
 
-# 1 check; then a batch to rank and a step, eight times; then steps alone
-@pytest.mark.parametrize("stop_at", [3, 8, 13, 22, 29])
-def test_interrupted_between_rounds_it_ends_with_the_same_network(
-    stop_at: int, whole_by_scores: l0arm.PruneResult, tmp_path: Path
-) -> None:
-    with pytest.raises(Stop):
-        pruned(tmp_path, stop_at, choice="scores", learn=0.5)
-    assert same(pruned(tmp_path, choice="scores", learn=0.5), whole_by_scores)
-
-
-# 1 check, 6 batches to rank; then up to two evaluations per step with gates, and one without
-@pytest.mark.parametrize("stop_at", [5, 9, 17, 24, 30, 34])
+# 1 check; then one evaluation per step, of which the first 5 close units in rounds
+@pytest.mark.parametrize("stop_at", [3, 5, 6, 9, 20])
 def test_interrupted_anywhere_it_ends_with_the_same_network(
     stop_at: int, whole: l0arm.PruneResult, tmp_path: Path
 ) -> None:
     with pytest.raises(Stop):
         pruned(tmp_path / "checkpoints", stop_at)
     assert same(pruned(tmp_path / "checkpoints"), whole)
+
+
+# 1 check, 6 batches to rank; then up to two evaluations per step with gates, and one without
+@pytest.mark.parametrize("stop_at", [5, 9, 17, 24, 30, 34])
+def test_with_gates_interrupted_anywhere_it_ends_with_the_same_network(
+    stop_at: int, whole_with_gates: l0arm.PruneResult, tmp_path: Path
+) -> None:
+    with pytest.raises(Stop):
+        pruned(tmp_path, stop_at, choice="gates")
+    assert same(pruned(tmp_path, choice="gates"), whole_with_gates)
 
 
 def test_a_finished_call_is_not_trained_again(whole: l0arm.PruneResult, tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def test_a_damaged_checkpoint_is_skipped_with_a_message(
     whole: l0arm.PruneResult, tmp_path: Path
 ) -> None:
     with pytest.raises(Stop):
-        pruned(tmp_path, 30)
+        pruned(tmp_path, 15)
     newest = max(tmp_path.glob("*.safetensors"))
     data = bytearray(newest.read_bytes())
     data[-1] ^= 1
@@ -133,7 +133,7 @@ def test_a_damaged_checkpoint_is_skipped_with_a_message(
 
 def test_another_call_is_refused_with_what_differs(tmp_path: Path) -> None:
     with pytest.raises(Stop):
-        pruned(tmp_path, 17)
+        pruned(tmp_path, 12)
     with pytest.raises(ValueError, match=r"budget is \{'flops': '50%'\} there and '40%' here"):
         pruned(tmp_path, budget="40%")
     with pytest.raises(ValueError, match="steps is 20 there and 22 here"):

@@ -41,7 +41,7 @@ from l0arm.pruning.teaching import Taught
 Precision = Literal["bf16", "fp16"]
 HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
 SMALLEST_SCALE = 2.0**-10  # the scaler starts at 2^16 and halves at every overflow
-RANKED = 30  # batches that the scores see, in all rounds
+RANKED = 30  # batches that the scores see before gates are trained
 LOGGED = 100  # records in the history
 
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
@@ -59,8 +59,8 @@ def prune(
     optimizer: MakeOptimizer | None = None,
     gate_lr: float | None = None,
     method: Method | str = "l0-disarm",
+    choice: Choice = "scores",
     scores: Score | str | None = "first-order",
-    choice: Choice = "gates",
     teacher: float = 0.0,
     learn: float | None = None,
     round_to: int = 1,
@@ -77,11 +77,13 @@ def prune(
 ) -> PruneResult:
     """Make a trained network smaller: rank its units, learn which to keep, cut, fine-tune.
 
-    1. *Rank*: scores on a few batches set the probability of each unit to stay.
-    2. *Learn*: gates and weights are trained together, while the budget falls to its target.
-    3. *Cut*: every gate is decided so that the network just fits the budget. Closed units are
+    1. *Rank* and *learn*: the gradients of training steps score the units. In eight rounds those
+       with the lowest score per cost are closed, down to the budget, while the weights adapt.
+       (``choice="gates"``: scores set the probability of each unit to stay; then gates and weights
+       are trained together, while the budget falls to its target.)
+    2. *Cut*: every gate is decided so that the network just fits the budget. Closed units are
        removed, with a certificate that the small network computes the same.
-    4. *Tune*: the small, plain network is trained for the remaining steps.
+    3. *Tune*: the small, plain network is trained for the remaining steps.
 
     One learning-rate schedule covers all stages: a short warm-up, then a half cosine to 0. The
     model that is passed in is not changed.
@@ -103,11 +105,11 @@ def prune(
         gate_lr: Learning rate of the gates (Adam). Default: ``max(1e-3, 6 / steps with gates)``, so
             that a gate can change sides within a sixth of them.
         method: A method with learned gates. Its own penalties should be 0.
-        scores: How units are ranked: a name in ``l0arm.pruning.SCORES``, a function, or None for
-            gates that all start at 0.95.
-        choice: ``"gates"``: gates are learned by ``method``, from a start by ``scores``.
-            ``"scores"``: units are closed in rounds by their scores per cost, and the weights are
-            trained in between. ``docs/peers.md`` compares both with other tools.
+        choice: ``"scores"``: units are closed in eight rounds by their scores per cost, and the
+            weights are trained in between. ``"gates"``: gates are learned by ``method``, from a
+            start by ``scores``. ``docs/peers.md`` compares both with other tools.
+        scores: How units are ranked: a name in ``l0arm.pruning.SCORES``, or a function. With
+            ``choice="gates"`` it may be None: then all gates start at 0.95.
         teacher: Weight of the dense network as a teacher of the small one, from 0 to 1:
             ``(1 - teacher) loss + teacher * KL`` of the class probabilities at temperature 4. It
             acts where ``loss`` is a function of (output, target), the targets are class numbers and
@@ -170,7 +172,13 @@ def prune(
         gated.width_multiple = round_to
         weights = (optimizer or _sgd)([p for p in twin.parameters() if p.requires_grad])
         run = _Run(
-            Pruning(gated, weights, task.steps, learn=learn, gate_lr=gate_lr, choice=choice),
+            Pruning(
+                *(gated, weights, task.steps),
+                learn=learn,
+                gate_lr=gate_lr,
+                choice=choice,
+                scores=score or "first-order",
+            ),
             task,
             # no teacher, or a step of the user's own
             task.step if task.step is loss or not teacher else Taught(loss, dense, teacher),
@@ -299,21 +307,20 @@ class _Run:
             saved.restore(*parts)
 
     def rank(self, score: Score) -> None:
-        """Start the gates from scores on the next batches, or close units by them."""
+        """Start gates that are trained from scores on the next batches."""
 
         def closure(batch: Any) -> Callable[[], Tensor]:
             return lambda: self.task.step(self.pruning.gated, batch)
 
-        rounds = self.pruning.rounds if self.pruning.choice == "scores" else 1
-        count = min(max(1, RANKED // rounds), self.task.length)
+        count = min(RANKED, self.task.length)
         self.pruning.rank([closure(self._next()) for _ in range(count)], score)
 
     def train(self) -> None:
         """Make all steps."""
         pruning = self.pruning
+        if self.score is not None and pruning.rounds is None and pruning.step == 0:
+            self.rank(self.score)
         while pruning.stage != "done":
-            if self.score is not None and pruning.ranking_is_due:
-                self.rank(self.score)
             stage, batch, model = pruning.stage, self._next(), pruning.model.train()
             value = self._gradients(model, batch)
             before = pruning.step
@@ -366,7 +373,7 @@ class _Run:
             for what, (share, now, end) in gated.budget.shares(
                 gated.gates.open_probability
             ).items():
-                now = end if self.pruning.choice == "scores" else now
+                now = end if self.pruning.rounds is not None else now
                 record |= {f"{what} share": share, f"{what} target": now}
                 left += f", {what} {100 * share:.0f} % (target {100 * now:.0f} %)"
         self.history.append(record)

@@ -9,8 +9,6 @@ from l0arm.costs.budget import Budget
 from l0arm.gating import Gated
 from l0arm.gating.mask import close_dead_units
 
-ROUNDS = 8  # scores are computed anew, with what is closed by then
-
 
 def choose(gated: Gated, z: Tensor, scores: Tensor, left: float) -> Tensor:
     """Keep the open units with the highest score per cost, as many as the target allows.

@@ -17,9 +17,9 @@ from l0arm.compaction import compact
 from l0arm.distributed import Team
 from l0arm.gating import Gated, Loss
 from l0arm.methods._l0_best import saturating_phi
-from l0arm.pruning.choosing import ROUNDS, choose, score_per_cost
 from l0arm.pruning.deciding import decide
-from l0arm.pruning.scores import SCORES, Score, first_order, start_from
+from l0arm.pruning.rounds import Rounds
+from l0arm.pruning.scores import SCORES, Score, start_from
 from l0arm.pruning.tracking import follow_target
 
 WARM_UP = 0.05  # of all steps: the learning rate grows linearly
@@ -50,9 +50,10 @@ class Pruning:
         cuts: Remove closed units as soon as the gates are decided. False: tuning goes on in the
             gated network with fixed gates, where they cost nothing, and ``finish`` removes them.
             For trainers, which cannot exchange their model.
-        choice: ``"gates"``: gates are trained with the weights. ``"scores"``: units are closed in
-            ``ROUNDS`` rounds by their scores per cost, and the weights are trained in between.
-            Call ``rank`` with fresh batches whenever ``ranking_is_due``.
+        choice: ``"scores"``: units are closed in eight rounds by their scores per cost, and the
+            weights are trained in between. ``"gates"``: gates are trained with the weights.
+        scores: How ``choice="scores"`` ranks units: a name in ``SCORES``, or a function. First-
+            order scores come with the gradients of the training steps; no other pass is made.
         scaler: The loss scaler of a training in float16. It must scale what ``loss`` returns.
 
     Raises:
@@ -66,7 +67,6 @@ class Pruning:
         >>> gated = l0arm.sparsify(net, budget="50%", example_inputs=x)
         >>> optimizer = torch.optim.SGD(gated.model.parameters(), lr=0.02)
         >>> pruning = Pruning(gated, optimizer, steps=80)
-        >>> pruning.rank([lambda: F.cross_entropy(gated(x), y)])
         >>> while pruning.stage != "done":
         ...     optimizer.zero_grad()
         ...     pruning.loss(lambda: F.cross_entropy(pruning.model(x), y)).backward()
@@ -86,7 +86,8 @@ class Pruning:
         gate_lr: float | None = None,
         anneal: bool = True,
         cuts: bool = True,
-        choice: Choice = "gates",
+        choice: Choice = "scores",
+        scores: Score | str = "first-order",
         scaler: torch.amp.GradScaler | None = None,
     ) -> None:
         if gated.budget is None:
@@ -101,8 +102,8 @@ class Pruning:
         saturating_phi(gated)  # refuse now gates that cannot be decided later
         self.gated, self.optimizer, self.steps = gated, optimizer, steps
         self.learning = learning_steps(steps, LEARN[choice] if learn is None else learn)
-        self.choice, self.rounds, self.ranked = choice, min(ROUNDS, self.learning), 0
-        self._standing = torch.zeros(gated.layout.gates, device=gated.phi.device)
+        score = score_named(scores)
+        self.rounds = Rounds(gated, self.learning, score) if choice == "scores" else None
         self.anneal, self.cuts, self.scaler = anneal, cuts, scaler
         self.step = 0  # optimizer steps that were made
         self.small: nn.Module | None = None
@@ -127,57 +128,27 @@ class Pruning:
         """The network to train now: the gated one, and the small one after the cut."""
         return self.gated if self.small is None else self.small
 
-    @property
-    def ranking_is_due(self) -> bool:
-        """Whether to call ``rank`` before the next step."""
-        if self.choice == "gates" or self.ranked == 0:
-            return self.ranked == 0 and self.step == 0
-        due = self.ranked * self.learning <= self.step * self.rounds
-        return self.ranked < self.rounds and self.stage == "learn" and due
-
     def rank(
         self, losses: Sequence[Callable[[], Tensor]], score: Score | str = "first-order"
     ) -> None:
-        """Start the gates from scores, or close units by them. Several processes take the mean.
+        """Start gates that are trained from scores. Several processes take the mean of theirs.
 
         Args:
             losses: Functions that compute the loss of one batch from ``gated``.
             score: A name in ``SCORES``, or a function.
 
         Raises:
-            ValueError: If there is no score of this name, or the scores do not fit.
+            ValueError: If there is no score of this name, the scores do not fit, or units are
+                chosen by scores alone, which are collected during the training.
         """
-        function, open_now = score_named(score), self._open()
-        if function is first_order and self.choice == "scores":
-            scores = first_order(self.gated, losses, at=open_now)
-        else:
-            scores = function(self.gated, losses)
+        if self.rounds is not None:
+            raise ValueError("rank is for choice='gates'; choice='scores' ranks by itself")
+        scores = score_named(score)(self.gated, losses)
         team = Team.here(str(scores.device))
         if team.size > 1:
             scores = team.stacked(scores.to(team.device)).mean(0).to(scores)
-        if self.choice == "gates":
-            start_from(self.gated, scores)
-        else:
-            self._close(scores, open_now)
-        self.ranked += 1
+        start_from(self.gated, scores)
         self._agree(team)
-
-    def _open(self) -> Tensor:
-        """The gates as they are: 1 where a unit is more likely open than closed."""
-        probability = self.gated.gates.open_probability.detach()
-        return (probability > 0.5).to(probability) if self.ranked else torch.ones_like(probability)
-
-    def _close(self, scores: Tensor, z: Tensor) -> None:
-        """One round: close the units with the lowest score per cost, for good."""
-        left = 1.0 - (self.ranked + 1) / self.rounds
-        value = score_per_cost(self.gated, z, scores)
-        kept = choose(self.gated, z, scores, left=left)
-        ranks = value.argsort().argsort().to(self._standing) / len(value)
-        self._standing = torch.where(z > 0, self.ranked + ranks, self._standing)
-        self._standing = torch.where(kept > 0, ROUNDS + ranks, self._standing)
-        sure = saturating_phi(self.gated)
-        with torch.no_grad():
-            self.gated.phi.copy_(torch.where(kept > 0, sure, -sure))
 
     def loss(self, closure: Callable[[], Tensor]) -> Loss:
         """The loss to call ``backward`` on.
@@ -192,9 +163,8 @@ class Pruning:
         if self.small is not None:
             data = closure()
             return Loss(data, data, torch.zeros_like(data))
-        if self.choice == "scores":
-            with self.gated.drawn(self._open(), writes=True):
-                data = closure()
+        if self.rounds is not None and self.stage == "learn":
+            data = self.rounds.loss(closure)
             return Loss(data, data, torch.zeros_like(data))
         return self.gated.loss(closure)
 
@@ -214,7 +184,8 @@ class Pruning:
 
     def state_dict(self) -> dict[str, Any]:
         """The position in the stages. Save ``gated``, ``small`` and both optimizers beside it."""
-        return {"step": self.step, "ranked": self.ranked, "standing": self._standing}
+        rounds = None if self.rounds is None else self.rounds.state_dict()
+        return {"step": self.step, "rounds": rounds}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go to a saved position, with a ``gated`` that was loaded from the same checkpoint.
@@ -222,8 +193,9 @@ class Pruning:
         If the gates were decided then, the closed units are removed again. Load the states of both
         optimizers, ``optimizer`` and ``gates``, and of ``small`` afterwards.
         """
-        self.step, self.ranked = state["step"], state["ranked"]
-        self._standing = state["standing"].to(self._standing)
+        self.step = state["step"]
+        if self.rounds is not None:
+            self.rounds.load_state_dict(state["rounds"])
         if self.cuts and self.step >= self.learning:
             self.small = compact(self.gated, optimizer=self.optimizer)
 
@@ -241,13 +213,16 @@ class Pruning:
         factor = self.factor()
         for group in optimizer.param_groups:
             group["lr"] = group["lr"] * factor
-        if self.scaler is not None and self.stage == "learn" and self.choice == "gates":
+        if self.scaler is not None and self.stage == "learn" and self.rounds is None:
             self.scaler.unscale_(self.gates)
 
     def _after(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         self._restore()
-        if self.stage == "learn" and self.choice == "scores":
+        if self.stage == "learn" and self.rounds is not None:
             self.step += 1
+            scale = 1.0 if self.scaler is None else self.scaler.get_scale()
+            self.rounds.after_step(self.step, scale)
+            self._agree(Team.here(str(self.gated.phi.device)))
             if self.step == self.learning:
                 self._decide()
         elif self.stage == "learn":
@@ -274,9 +249,8 @@ class Pruning:
         self._rates = []
 
     def _decide(self) -> None:
-        if self.choice == "scores" and self.ranked:
-            # In the order of the rounds: what closed last is opened again first.
-            start_from(self.gated, self._standing, lowest=0.2, highest=0.8)
+        if self.rounds is not None:
+            self.rounds.rank_for_good()
         decide(self.gated)
         self._agree(Team.here(str(self.gated.phi.device)))
         if self.cuts:

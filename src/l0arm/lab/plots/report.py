@@ -82,7 +82,9 @@ class Section:
     title: str
     text: Sequence[str] = ()
     facts: Mapping[str, str] = field(default_factory=dict)  # large numbers at the top
-    warned: Mapping[str, str] = field(default_factory=dict)  # what is wrong with a fact, by its name
+    warned: Mapping[str, str] = field(
+        default_factory=dict
+    )  # remarks on facts
     tables: Sequence[Grid] = ()
     layers: Sequence[Layer] = ()
     pictures: Sequence[Picture] = ()
