@@ -165,7 +165,8 @@ class PrunedTraining(GatedTraining):
         ```
     """
 
-    learn: float = 0.5
+    learn: float | None = None
+    choice: Choice = "scores"
     scores: Score | str | None = "first-order"
     ranked: int = 30
     pruning: Pruning | None = None

@@ -164,7 +164,8 @@ class PruningTrainerMixin(GatedTrainerMixin):
         ```
     """
 
-    learn: float = 0.5
+    learn: float | None = None
+    choice: Choice = "scores"
     scores: Score | str | None = "first-order"
     ranked: int = 30
     small: nn.Module | None = None

@@ -8,62 +8,78 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from l0arm.contracts import Estimator, Gates, Objective
 from l0arm.distributed import Team
+from l0arm.equality.example import in_eval
 from l0arm.gating import Gated
 from l0arm.methods._l0_best import saturating_phi
 from l0arm.pruning.choosing import choose, score_per_cost
 from l0arm.pruning.scores import Score, first_order, start_from
 
 ROUNDS = 8  # scores are computed anew in each, with what is closed by then
+SCORED = 4  # steps of a round whose batches are scored
 
 
-class Rounds:
+class Rounds(Estimator):
     """Closes units of a gated network in equal steps down to its budget.
 
-    First-order scores cost no extra pass: the gates of every training step are a leaf of its graph,
-    and their gradient is the score of that batch (``first_order``). Its absolute values are summed
-    over the steps of a round. Any other score is computed at the end of the round, from the batch
-    of the last step.
+    It takes the place of the network's estimator, so that ``gated.loss`` evaluates the units that
+    are open, in any training loop. The last few batches of a round are evaluated a second time, in
+    eval mode, for first-order scores: the gradient of the loss in the gates (``first_order``). Any
+    other score is computed at the end of the round, from the batch of the last step.
 
     Args:
         gated: A gated network with a budget. All its gates are opened.
-        steps: Training steps of all rounds together.
+        steps: Training steps of all rounds together. The first round takes ``SCORED`` steps, so
+            that most of the training goes into small networks.
         score: How units are ranked.
+
+    Attributes:
+        closure: Computes the loss of the last step, for scores other than first-order ones.
     """
+
+    takes = "binary"
+    closure: Callable[[], Tensor] | None = None
 
     def __init__(self, gated: Gated, steps: int, score: Score) -> None:
         self.gated, self.steps, self.score = gated, steps, score
-        self.count, self.done = min(ROUNDS, steps), 0
+        self.count, self.done, self.step = min(ROUNDS, steps), 0, 0
+        self.scored = min(SCORED, steps // self.count)
         self._sure = saturating_phi(gated)
         self._slopes = torch.zeros(gated.layout.gates, device=gated.phi.device)
         self._standing = torch.zeros_like(self._slopes)  # the order in which units were closed
-        self._draws = list[Tensor]()
-        self._closure: Callable[[], Tensor] | None = None
+        self._before = gated.estimator
+        gated.estimator, gated.penalty_weight = self, 0.0
         with torch.no_grad():
             gated.phi.copy_(self._sure)
 
-    def loss(self, closure: Callable[[], Tensor]) -> Tensor:
-        """The data loss with the units that are open now. ``backward`` also scores them."""
-        z = self._open().requires_grad_(self.score is first_order and torch.is_grad_enabled())
-        self._draws, self._closure = [*self._draws, z], closure
-        with self.gated.drawn(z, writes=True):
-            return closure()
+    def __call__(
+        self, f: Objective, gates: Gates | Tensor, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """The loss with the units that are open now, whose scores are collected."""
+        z = self._open()
+        value = f(z)
+        due = self._last_step - self.scored <= self.step < self._last_step
+        if due and self.score is first_order and torch.is_grad_enabled():
+            leaf = z.clone().requires_grad_()
+            with in_eval(self.gated):
+                (slope,) = torch.autograd.grad(f(leaf), leaf)
+            self._slopes += slope.abs()
+        return value
 
-    def after_step(self, step: int, scale: float = 1.0) -> None:
-        """Collect the scores of a training step, and end the round if it was its last step.
+    @property
+    def _last_step(self) -> int:
+        """Steps that are made when this round ends."""
+        return self.done * self.steps // self.count + self.scored
 
-        Args:
-            step: Training steps that were made.
-            scale: What the loss was multiplied by before ``backward``.
+    def after_step(self) -> None:
+        """Count a training step, and close units if it was the last one of a round.
 
         Raises:
-            ValueError: If the gates got no gradient in a whole round.
+            ValueError: If no loss of this round was computed by ``gated.loss``.
         """
-        for z in self._draws:
-            if z.grad is not None and bool(z.grad.isfinite().all()):
-                self._slopes += z.grad.abs() / scale
-        self._draws = []
-        if (self.done + 1) * self.steps <= step * self.count:
+        self.step += 1
+        if self.step == self._last_step and self.done < self.count:
             self._close()
 
     def _close(self) -> None:
@@ -84,17 +100,21 @@ class Rounds:
         if self.score is first_order:
             if not bool(self._slopes.any()):
                 raise ValueError(
-                    "no gradient reached the gates; compute every loss with pruning.loss, from "
-                    "pruning.model, and call backward on it"
+                    "no unit was scored; compute every loss with pruning.loss or gated.loss, and "
+                    "from the gated model"
                 )
             scores = self._slopes
         else:
-            scores = self.score(self.gated, [] if self._closure is None else [self._closure])
+            scores = self.score(self.gated, [] if self.closure is None else [self.closure])
         team = Team.here(str(scores.device))
         return scores if team.size == 1 else team.stacked(scores.to(team.device)).mean(0).to(scores)
 
-    def rank_for_good(self) -> None:
-        """Start the gates in the order of the rounds: what closed last is opened again first."""
+    def end(self) -> None:
+        """Give the network its estimator back, and its gates the order of the rounds.
+
+        What closed last is the first to be opened again.
+        """
+        self.gated.estimator = self._before
         if self.done:
             start_from(self.gated, self._standing, lowest=0.2, highest=0.8)
 
@@ -105,10 +125,11 @@ class Rounds:
 
     def state_dict(self) -> dict[str, Any]:
         """What a resumed training needs, beside the gated network."""
-        return {"done": self.done, "standing": self._standing, "slopes": self._slopes}
+        tensors = {"standing": self._standing, "slopes": self._slopes}
+        return {"done": self.done, "step": self.step, **tensors}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a saved state."""
-        self.done = state["done"]
+        self.done, self.step = state["done"], state["step"]
         self._standing = state["standing"].to(self._standing)
         self._slopes = state["slopes"].to(self._slopes)

@@ -52,8 +52,7 @@ class Pruning:
             For trainers, which cannot exchange their model.
         choice: ``"scores"``: units are closed in eight rounds by their scores per cost, and the
             weights are trained in between. ``"gates"``: gates are trained with the weights.
-        scores: How ``choice="scores"`` ranks units: a name in ``SCORES``, or a function. First-
-            order scores come with the gradients of the training steps; no other pass is made.
+        scores: How ``choice="scores"`` ranks units: a name in ``SCORES``, or a function.
         scaler: The loss scaler of a training in float16. It must scale what ``loss`` returns.
 
     Raises:
@@ -163,9 +162,8 @@ class Pruning:
         if self.small is not None:
             data = closure()
             return Loss(data, data, torch.zeros_like(data))
-        if self.rounds is not None and self.stage == "learn":
-            data = self.rounds.loss(closure)
-            return Loss(data, data, torch.zeros_like(data))
+        if self.rounds is not None:
+            self.rounds.closure = closure
         return self.gated.loss(closure)
 
     def finish(self) -> nn.Module:
@@ -220,8 +218,7 @@ class Pruning:
         self._restore()
         if self.stage == "learn" and self.rounds is not None:
             self.step += 1
-            scale = 1.0 if self.scaler is None else self.scaler.get_scale()
-            self.rounds.after_step(self.step, scale)
+            self.rounds.after_step()
             self._agree(Team.here(str(self.gated.phi.device)))
             if self.step == self.learning:
                 self._decide()
@@ -250,7 +247,7 @@ class Pruning:
 
     def _decide(self) -> None:
         if self.rounds is not None:
-            self.rounds.rank_for_good()
+            self.rounds.end()
         decide(self.gated)
         self._agree(Team.here(str(self.gated.phi.device)))
         if self.cuts:

@@ -82,9 +82,7 @@ class Section:
     title: str
     text: Sequence[str] = ()
     facts: Mapping[str, str] = field(default_factory=dict)  # large numbers at the top
-    warned: Mapping[str, str] = field(
-        default_factory=dict
-    )  # remarks on facts
+    warned: Mapping[str, str] = field(default_factory=dict)  # remarks on facts
     tables: Sequence[Grid] = ()
     layers: Sequence[Layer] = ()
     pictures: Sequence[Picture] = ()
