@@ -6,6 +6,7 @@ import copy
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch_pruning as tp
@@ -121,8 +122,8 @@ def dense(job: Job) -> nn.Module:
     return job.finish(copy.deepcopy(job.dense))
 
 
-def l0arm_prune(teacher: float) -> Callable[[Job], nn.Module]:
-    """``l0arm.prune`` with units closed by scores in rounds, and the dense network as teacher."""
+def l0arm_prune(**options: Any) -> Callable[[Job], nn.Module]:
+    """``l0arm.prune`` with its defaults, but for the options."""
 
     def run(job: Job) -> nn.Module:
         return l0arm.prune(
@@ -134,8 +135,7 @@ def l0arm_prune(teacher: float) -> Callable[[Job], nn.Module]:
             optimizer=job.task.optimizer,
             seed=job.seed,
             quiet=True,
-            choice="scores",
-            teacher=teacher,
+            **options,
         ).model
 
     return run
@@ -152,8 +152,10 @@ def taylor_with_teacher(job: Job) -> nn.Module:
 METHODS: dict[str, Callable[[Job], nn.Module]] = {
     "taylor": torch_pruning("taylor"),
     "l1": torch_pruning("l1"),
-    "l0arm": l0arm_prune(TEACHER),
-    "l0arm-alone": l0arm_prune(teacher=0.0),
+    "l0arm": l0arm_prune(),
+    "l0arm-rounded": l0arm_prune(round_to=8),
+    "l0arm-teacher": l0arm_prune(teacher=TEACHER),
+    "l0arm-gates": l0arm_prune(choice="gates"),
     "taylor-teacher": taylor_with_teacher,
     "taylor-uniform": torch_pruning("taylor", "uniform"),
     "l1-uniform": torch_pruning("l1", "uniform"),

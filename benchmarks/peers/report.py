@@ -13,8 +13,10 @@ from benchmarks.peers.tasks import TASKS
 from l0arm.files import write_text
 
 NAMES = {
-    "l0arm": "l0arm.prune, choice=scores, teacher",
-    "l0arm-alone": "l0arm.prune, choice=scores, no teacher",
+    "l0arm": "l0arm.prune",
+    "l0arm-rounded": "l0arm.prune, round_to=8",
+    "l0arm-teacher": "l0arm.prune, teacher=0.5",
+    "l0arm-gates": 'l0arm.prune, choice="gates"',
     "taylor": "Torch-Pruning, Taylor",
     "l1": "Torch-Pruning, L1",
     "taylor-teacher": "Torch-Pruning, Taylor, with our teacher",

@@ -260,8 +260,9 @@ class Gated(Exclusive):
     def _loss(self, objective: Objective, generator: torch.Generator | None) -> Loss:
         check_synchronised(self)
         self.check_mode(trains=True)
-        acts = self.budget is not None and self.training and self._stepped()
-        if acts and self.penalty_weight > 0.0:
+        paid = self.training and self.penalty_weight > 0.0
+        acts = self.budget is not None and paid and self._stepped()
+        if acts:
             assert self.budget is not None
             self.budget.follow(self)
             self._budgeted = self.phi._version, self.phi.detach().clone()

@@ -114,7 +114,7 @@ def prune(
             ``(1 - teacher) loss + teacher * KL`` of the class probabilities at temperature 4. It
             acts where ``loss`` is a function of (output, target), the targets are class numbers and
             the last dimension of the output has the classes. 0: only the loss.
-        learn: Share of the steps until the cut. Default: 0.5 with gates, 0.25 with scores.
+        learn: Share of the steps until the cut. Default: 0.15 with scores, 0.5 with gates.
         round_to: Leave widths that are multiples of this. The budget counts rounded widths.
         example_inputs: Example inputs for planning and counting. Default: the first rows of the
             first batch.

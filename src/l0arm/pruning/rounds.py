@@ -49,7 +49,7 @@ class Rounds(Estimator):
         self._slopes = torch.zeros(gated.layout.gates, device=gated.phi.device)
         self._standing = torch.zeros_like(self._slopes)  # the order in which units were closed
         self._before = gated.estimator
-        gated.estimator, gated.penalty_weight = self, 0.0
+        gated.estimator, gated.penalty_weight = self, 0.0  # the budget itself does not act
         with torch.no_grad():
             gated.phi.copy_(self._sure)
 

@@ -24,7 +24,7 @@ from l0arm.pruning.tracking import follow_target
 
 WARM_UP = 0.05  # of all steps: the learning rate grows linearly
 TRACKED = 200  # steps at which the expected cost is put back to its target
-LEARN = {"scores": 0.25, "gates": 0.5}  # share of the steps until the cut
+LEARN = {"scores": 0.15, "gates": 0.5}  # share of the steps until the cut
 
 Choice = Literal["scores", "gates"]
 StageName = Literal["learn", "tune", "done"]
@@ -43,7 +43,7 @@ class Pruning:
         gated: A gated network with a budget.
         optimizer: The optimizer of its weights, without phi.
         steps: Optimizer steps of the whole training.
-        learn: Share of the steps until the cut. None: 0.5 with learned gates, 0.25 with scores.
+        learn: Share of the steps until the cut. None: 0.15 with scores, 0.5 with gates.
         gate_lr: Learning rate of the gates (Adam). None: ``max(1e-3, 6 / steps with gates)``.
         anneal: Multiply the learning rates of the weights by a warm-up and a half cosine to 0.
             Switch it off where a scheduler sets them.
