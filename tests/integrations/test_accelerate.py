@@ -24,7 +24,6 @@ def test_pruning_with_accelerate_meets_the_budget_with_a_certificate() -> None:
     gated = sparsify(net, example_inputs=X[:8], budget={"flops": "30%"}, initial=0.95)
     optimizer = torch.optim.AdamW(gated.model.parameters(), lr=1e-2)
     pruning = Pruning(gated, optimizer, steps=80, cuts=False)
-    pruning.rank([lambda: F.cross_entropy(gated(X), Y)])
     loader = DataLoader(TensorDataset(X, Y), batch_size=16, shuffle=True)
     step, optimizer, loader = accelerator.prepare(WholeLoss(gated), optimizer, loader)
     for x, y in [batch for _ in range(20) for batch in loader]:

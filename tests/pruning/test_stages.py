@@ -1,7 +1,7 @@
 """The stages of pruning in a loop of one's own: the same network as ``prune`` makes."""
 
 from collections.abc import Iterator
-from itertools import islice
+from itertools import islice, pairwise
 
 import pytest
 import torch
@@ -9,7 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import l0arm
-from l0arm.pruning import Pruning
+from l0arm.pruning import Choice, Pruning
+from l0arm.pruning.scores import first_order
 from l0arm.pruning.stream import Stream
 
 X = torch.randn(120, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
@@ -42,23 +43,27 @@ def gated_network() -> l0arm.Gated:
 
 
 @pytest.mark.filterwarnings("ignore::l0arm.BudgetWarning")
-def test_a_loop_of_ones_own_gives_the_network_of_prune_bit_for_bit() -> None:
+@pytest.mark.parametrize("choice", ["scores", "gates"])
+def test_a_loop_of_ones_own_gives_the_network_of_prune_bit_for_bit(choice: Choice) -> None:
     options = {"budget": {"flops": "40%"}, "steps": 30, "seed": 5, "quiet": True}
+    options |= {"choice": choice, "learn": 0.5}
     result = l0arm.prune(network(), Batches(), F.cross_entropy, **options)
 
     gated = gated_network()
     optimizer = sgd(gated.model)
-    pruning = Pruning(gated, optimizer, steps=30)
+    pruning = Pruning(gated, optimizer, steps=30, choice=choice, learn=0.5)
     torch.manual_seed(5)
     stream = Stream(Batches())
-    few = list(islice(stream, 12))
-    pruning.rank([lambda b=b: F.cross_entropy(gated(b[0]), b[1]) for b in few])
+    if choice == "gates":
+        few = list(islice(stream, 12))
+        pruning.rank([lambda b=b: F.cross_entropy(gated(b[0]), b[1]) for b in few])
     stages = []
     while pruning.stage != "done":
         x, y = next(stream)
         stages.append(pruning.stage)
         optimizer.zero_grad()
-        pruning.loss(lambda x=x, y=y: F.cross_entropy(pruning.model.train()(x), y)).backward()
+        model = pruning.model.train()
+        pruning.loss(lambda m=model, x=x, y=y: F.cross_entropy(m(x), y)).backward()
         optimizer.step()
     small = pruning.finish()
 
@@ -70,15 +75,17 @@ def test_a_loop_of_ones_own_gives_the_network_of_prune_bit_for_bit() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::l0arm.BudgetWarning")
-def test_tuning_under_decided_gates_equals_tuning_the_small_network() -> None:
+@pytest.mark.parametrize("choice", ["scores", "gates"])
+def test_tuning_under_decided_gates_equals_tuning_the_small_network(choice: Choice) -> None:
     """Closed units get no gradient, and are cut in the end."""
 
     def tuned(cuts: bool) -> nn.Module:
         gated = gated_network()
         optimizer = sgd(gated.model)
-        pruning = Pruning(gated, optimizer, steps=20, cuts=cuts)
+        pruning = Pruning(gated, optimizer, steps=20, cuts=cuts, choice=choice, learn=0.5)
         torch.manual_seed(1)
-        pruning.rank([lambda: F.cross_entropy(gated(X), Y)])
+        if choice == "gates":
+            pruning.rank([lambda: F.cross_entropy(gated(X), Y)])
         while pruning.stage != "done":
             optimizer.zero_grad()
             torch.manual_seed(pruning.step)
@@ -93,7 +100,7 @@ def test_tuning_under_decided_gates_equals_tuning_the_small_network() -> None:
 def test_gates_stay_as_they_are_after_the_decision() -> None:
     gated = gated_network()
     optimizer = sgd(gated.model)
-    pruning = Pruning(gated, optimizer, steps=60, learn=0.8, cuts=False)
+    pruning = Pruning(gated, optimizer, steps=60, learn=0.8, cuts=False, choice="gates")
     decided = None
     while pruning.stage != "done":
         optimizer.zero_grad()
@@ -106,6 +113,44 @@ def test_gates_stay_as_they_are_after_the_decision() -> None:
     assert set(probabilities.tolist()) == {0.0, 1.0}
     assert gated.budget is not None
     assert gated.budget.fits(probabilities)
+
+
+def test_rounds_close_units_for_good_and_give_the_estimator_back() -> None:
+    gated = gated_network()
+    estimator, optimizer = gated.estimator, sgd(gated.model)
+    pruning = Pruning(gated, optimizer, steps=80, learn=0.5, cuts=False)
+    open_units = []
+    while pruning.stage == "learn":
+        optimizer.zero_grad()
+        gated.loss(lambda: F.cross_entropy(gated(X), Y)).backward()  # as trainers call it
+        optimizer.step()
+        open_units.append(gated.gates.probs.detach() > 0.5)
+    assert gated.estimator is estimator
+    for before, after in pairwise(open_units[:-1]):
+        assert bool((before | ~after).all())  # nothing is opened again
+    counts = [int(units.sum()) for units in open_units]
+    assert len(set(counts[:-1])) == 9  # all open, and after each of eight rounds
+    assert counts[:4] == [40, 40, 40, counts[3]]
+    assert counts[3] < 40  # the first round takes four steps
+
+
+def test_a_round_without_a_loss_of_the_gated_network_is_refused() -> None:
+    gated = gated_network()
+    optimizer = sgd(gated.model)
+    pruning = Pruning(gated, optimizer, steps=16, learn=0.5)
+    F.cross_entropy(gated(X), Y).backward()
+    with pytest.raises(ValueError, match="no unit was scored; compute every loss with"):
+        optimizer.step()
+    assert pruning.stage == "learn"
+
+
+def test_scores_of_a_round_are_first_order_scores_of_its_batches() -> None:
+    gated = gated_network()
+    pruning = Pruning(gated, sgd(gated.model), steps=16, learn=0.5)
+    pruning.loss(lambda: F.cross_entropy(pruning.model(X), Y))
+    wanted = first_order(gated, [lambda: F.cross_entropy(gated(X), Y)])
+    assert pruning.rounds is not None
+    torch.testing.assert_close(pruning.rounds.state_dict()["slopes"], wanted, rtol=1e-6, atol=0)
 
 
 def test_the_learning_rates_of_the_optimizer_are_its_own_again_after_a_step() -> None:
@@ -130,7 +175,11 @@ def test_what_cannot_be_pruned_is_refused() -> None:
     with pytest.raises(ValueError, match="leaves no step to tune in"):
         Pruning(gated, sgd(gated.model), steps=10, learn=1.0)
     with pytest.raises(ValueError, match="unknown scores 'x'; there are activation"):
-        Pruning(gated, sgd(gated.model), steps=10).rank([], "x")
+        Pruning(gated, sgd(gated.model), steps=10, scores="x")
+    with pytest.raises(ValueError, match="choice='scores' ranks by itself"):
+        Pruning(gated, sgd(gated.model), steps=10).rank([])
+    with pytest.raises(ValueError, match="choice must be one of scores, gates; got 'luck'"):
+        Pruning(gated, sgd(gated.model), steps=10, choice="luck")
     free = l0arm.sparsify(network(), example_inputs=X[:8], lam=0.0)
     with pytest.raises(ValueError, match="no budget"):
         Pruning(free, sgd(free.model), steps=10)

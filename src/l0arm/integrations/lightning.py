@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from l0arm.gating import Gated
 from l0arm.methods import Course
 from l0arm.metrics import architecture, prune_rate
-from l0arm.pruning import Pruning, Score
+from l0arm.pruning import Choice, Pruning, Score
 from l0arm.pruning.stream import preserved_randomness
 
 if TYPE_CHECKING:
@@ -140,9 +140,11 @@ class PrunedTraining(GatedTraining):
     A training that was interrupted cannot be resumed within a pruning; train anew.
 
     Attributes:
-        learn: Share of the steps with gates.
-        scores: How units are ranked; None: gates start where ``sparsify`` put them.
-        ranked: Batches that the scores see.
+        learn: Share of the steps until the gates are decided; None: that of ``Pruning``.
+        choice: ``"scores"`` or ``"gates"``, as for ``prune``.
+        scores: How units are ranked. With ``choice="gates"`` None is possible: gates start where
+            ``sparsify`` put them.
+        ranked: Batches that the scores see before gates are trained.
         pruning: The stages, from the start of training on.
         small: The small network, after training.
 
@@ -191,7 +193,8 @@ class PrunedTraining(GatedTraining):
                 "the number of steps is not known; give the trainer max_steps, or max_epochs and "
                 "data with a length"
             )
-        if getattr(trainer.precision_plugin, "scaler", None) is not None:
+        scaler = getattr(trainer.precision_plugin, "scaler", None)
+        if self.choice == "gates" and scaler is not None:
             raise ValueError("the gates cannot be trained with a loss scaler; use precision='bf16'")
         self.pruning = Pruning(
             self.gated,
@@ -201,8 +204,10 @@ class PrunedTraining(GatedTraining):
             gate_lr=self.gate_lr,
             anneal=not trainer.lr_scheduler_configs,
             cuts=False,
+            choice=self.choice,
+            scores=self.scores or "first-order",
         )
-        if self.scores is not None:
+        if self.choice == "gates" and self.scores is not None:
             loader: Any = trainer.train_dataloader
             with preserved_randomness(loader):
                 few = [batch for _, batch in zip(range(self.ranked), loader, strict=False)]

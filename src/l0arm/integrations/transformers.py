@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from l0arm.distributed import loss_through, unwrapped
 from l0arm.methods import Course
 from l0arm.metrics import architecture, prune_rate
-from l0arm.pruning import Pruning, Score
+from l0arm.pruning import Choice, Pruning, Score
 from l0arm.pruning.stream import preserved_randomness
 
 if TYPE_CHECKING:
@@ -147,9 +147,11 @@ class PruningTrainerMixin(GatedTrainerMixin):
 
     Attributes:
         gate_lr: Learning rate of the gates; None: that of ``Pruning``.
-        learn: Share of the steps with gates.
-        scores: How units are ranked; None: gates start where ``sparsify`` put them.
-        ranked: Batches that the scores see.
+        learn: Share of the steps until the gates are decided; None: that of ``Pruning``.
+        choice: ``"scores"`` or ``"gates"``, as for ``prune``.
+        scores: How units are ranked. With ``choice="gates"`` None is possible: gates start where
+            ``sparsify`` put them.
+        ranked: Batches that the scores see before gates are trained.
         small: The small network, after training.
 
     Example:
@@ -188,7 +190,7 @@ class PruningTrainerMixin(GatedTrainerMixin):
                         "a pruning cannot be resumed from a checkpoint of Trainer; train anew, or "
                         "use l0arm.prune(checkpoint=...)"
                     )
-                if args.fp16:
+                if args.fp16 and trainer.choice == "gates":
                     raise ValueError(
                         "the gates cannot be trained with a loss scaler; use bf16=True"
                     )
@@ -203,8 +205,10 @@ class PruningTrainerMixin(GatedTrainerMixin):
                     gate_lr=trainer.gate_lr,
                     anneal=False,
                     cuts=False,
+                    choice=trainer.choice,
+                    scores=trainer.scores or "first-order",
                 )
-                if trainer.scores is not None:
+                if trainer.choice == "gates" and trainer.scores is not None:
                     loader = kwargs["train_dataloader"]
                     with preserved_randomness(loader):
                         few = [b for _, b in zip(range(trainer.ranked), loader, strict=False)]

@@ -51,7 +51,7 @@ class Rounds(Estimator):
         self._before = gated.estimator
         gated.estimator, gated.penalty_weight = self, 0.0  # the budget itself does not act
         with torch.no_grad():
-            gated.phi.copy_(self._sure)
+            gated.phi.fill_(self._sure)
 
     def __call__(
         self, f: Objective, gates: Gates | Tensor, generator: torch.Generator | None = None

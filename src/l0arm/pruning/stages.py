@@ -98,6 +98,8 @@ class Pruning:
                 "the optimizer holds phi, but the gates are trained by an optimizer of their own; "
                 "build yours from gated.model.parameters()"
             )
+        if choice not in LEARN:
+            raise ValueError(f"choice must be one of {', '.join(LEARN)}; got {choice!r}")
         saturating_phi(gated)  # refuse now gates that cannot be decided later
         self.gated, self.optimizer, self.steps = gated, optimizer, steps
         self.learning = learning_steps(steps, LEARN[choice] if learn is None else learn)
