@@ -60,7 +60,7 @@ def prune(
     gate_lr: float | None = None,
     method: Method | str = "l0-disarm",
     choice: Choice = "scores",
-    scores: Score | str | None = "first-order",
+    scores: Score | str | None = "fisher",
     teacher: float = 0.0,
     learn: float | None = None,
     round_to: int = 1,
@@ -177,7 +177,7 @@ def prune(
                 learn=learn,
                 gate_lr=gate_lr,
                 choice=choice,
-                scores=score or "first-order",
+                scores=score or "fisher",
             ),
             task,
             # no teacher, or a step of the user's own
