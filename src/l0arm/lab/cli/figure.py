@@ -94,7 +94,8 @@ def _accuracy(runs: Path, chosen: Sequence[Path]) -> Any:
             label if len(columns) == 1 else f"{network}, {label}": epochs
             for network, of_network in columns.items()
             for label, epochs in of_network.items()
-        }
+        },
+        title=next(iter(columns)) if len(columns) == 1 else "",
     )
 
 
