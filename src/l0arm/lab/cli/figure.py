@@ -13,6 +13,7 @@ from l0arm.lab.cli.console import say
 from l0arm.lab.cli.options import RunsRoot
 from l0arm.lab.cli.report import drawable, drawables
 from l0arm.lab.errors import UserError, nearest
+from l0arm.lab.tables.front import front_points, undominated
 from l0arm.lab.tables.thresholds import threshold_curve
 
 Runs = Annotated[
@@ -42,6 +43,8 @@ def figure(
     - fig4: expected FLOPs by iteration (CIFAR)
     - fig5: test accuracy by epoch
     - tau: prune rate and accuracy for thresholds from 0.1 to 0.9 (accuracy after l0arm sweep RUN)
+    - front: accuracy against prune rate of all methods (MNIST), with the rows that papers print;
+      RUN: further folders of runs. Prints the points that no other dominates
     - inputs: the pixels that the MLP keeps
     - filters: the filters that LeNet-5's first layer keeps
 
@@ -110,6 +113,13 @@ def _thresholds(runs: Path, chosen: Sequence[Path]) -> Any:
     return plots.threshold_curves([threshold_curve(path) for path in paths])
 
 
+def _front(runs: Path, chosen: Sequence[Path]) -> Any:
+    points = front_points([runs, *chosen])
+    best = undominated(points)
+    say("not dominated:\n" + "\n".join(f"- {point}" for point in best))
+    return plots.pareto_front(points, best)
+
+
 def _inputs(runs: Path, chosen: Sequence[Path]) -> Any:
     run = drawable(_one(runs, chosen, "inputs", "mlp-l0-arm"))
     if run.inputs is None:
@@ -172,6 +182,7 @@ FIGURES: dict[str, Callable[[Path, Sequence[Path]], Any]] = {
     "fig4": _flops_by_step,
     "fig5": _accuracy,
     "tau": _thresholds,
+    "front": _front,
     "inputs": _inputs,
     "filters": _filters,
 }
