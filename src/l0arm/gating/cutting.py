@@ -52,15 +52,11 @@ def plain_copy(gated: Gated, *, share_hooks: bool) -> nn.Module:
         engine, model = gated.engine, gated.model
         engine.check_attached()
         engine.check_dense()
-        try:
-            engine.detach()
-            copy_ = copy_model(model, _hooks(model) if share_hooks else {})
-            engine.attach(model)
-            return copy_
-        except BaseException:
-            engine.detach()  # an interrupt may have hit the line above
-            engine.attach(model)
-            raise
+        # The model keeps its hooks: another thread may be waiting inside one of them.
+        shared = _hooks(model) if share_hooks else {}
+        copy_ = copy_model(model, {**shared, **engine.hooks})
+        engine.remove_hooks(copy_)
+        return copy_
 
     return gated.engine.alone(copied)
 

@@ -24,6 +24,16 @@ from l0arm.gating.slicing import theta, write_back
 from l0arm.gating.threads import THIS
 
 
+# Where torch keeps the hooks that are registered here, and how to call them.
+HOOKS = (
+    "_forward_pre_hooks",
+    "_forward_pre_hooks_with_kwargs",
+    "_forward_hooks",
+    "_forward_hooks_with_kwargs",
+    "_forward_hooks_always_called",
+)
+
+
 class Engine(Evaluations):
     """The current draw, and a hook on every module that owns something a draw changes."""
 
@@ -76,6 +86,24 @@ class Engine(Evaluations):
             handle.remove()
         self._handles.clear()
         self._hooks.clear()
+
+    @property
+    def hooks(self) -> dict[int, Any]:
+        """The functions that are registered as hooks, by id."""
+        hooks: dict[int, Any] = {}
+        for handle in self._handles:
+            hook = (handle.hooks_dict_ref() or {}).get(handle.id)
+            hooks[id(hook)] = hook
+        return hooks
+
+    def remove_hooks(self, copy: nn.Module) -> None:
+        """Remove the hooks of this engine from a copy of the model."""
+        ours = {handle.id for handle in self._handles}
+        for module in copy.modules():
+            for kind in HOOKS:
+                registered = getattr(module, kind)
+                for key in ours.intersection(registered):
+                    del registered[key]
 
     def warn_of_uncalled(self) -> None:
         """After the first forward pass, warn of cut tensors whose module was not called."""
@@ -159,6 +187,9 @@ class _ModuleHook:
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         if self.engine.turn.owner is not THIS.thread:
             self.engine.begin_call(self)
+            if not self.engine.attached:  # released meanwhile: ``leave`` will not be called
+                self.engine.end()
+                return None
         draw = self.engine.draw_now()
         if self.saved or (draw is None and self.engine.entered):
             self.engine.restart_call(self)
