@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import cycle
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -24,13 +24,15 @@ from l0arm.models import MLP, LeNet5, WideResNet
 
 LR = 1e-8
 PLAIN, OURS = "plain dense", "our dense"
-ARM, AR, MASKED = "ARM sliced", "AR sliced", "ARM masked"
+ARM, AR, MASKED, DISARM = "ARM sliced", "AR sliced", "ARM masked", "DisARM sliced"
 DENSE = ""  # the state of a network without gates
-GATED: tuple[tuple[str, str, Literal["sliced", "masked"]], ...] = (
+Rows = tuple[tuple[str, str, Literal["sliced", "masked"]], ...]  # label, method, execution
+GATED: Rows = (
     (ARM, "l0-arm", "sliced"),
     (AR, "l0-ar", "sliced"),
     (MASKED, "l0-arm", "masked"),
 )
+LAM = 1e-7
 FRACTIONS = (0.1, 0.25, 0.4, 0.6, 0.8, 1.0)
 
 Batch = tuple[Tensor, Tensor]
@@ -50,7 +52,9 @@ class Network:
     batches: list[Batch]
     our_batches: list[Batch]
     states: Mapping[str, networks.State]
-    masked: frozenset[str]  # states with a masked row
+    masked: frozenset[str] = frozenset()  # states with a masked row
+    rows: Rows = GATED
+    gate: Callable[..., l0arm.Gated] = l0arm.sparsify  # model, method=, execution=, lam= -> gated
 
 
 @dataclass(frozen=True)
@@ -70,8 +74,8 @@ def measure(network: Network, plan: Plan) -> Measured:
         ),
     }
     flops: dict[Key, float] = {}
-    for label, method, execution in GATED:
-        gated = l0arm.sparsify(network.ours(), method=method, execution=execution, lam=1e-7)
+    for label, method, execution in network.rows:
+        gated = network.gate(network.ours(), method=method, execution=execution, lam=LAM)
         step = gated_step(gated, network)
         for state in network.states:
             if label == MASKED and state not in network.masked:
@@ -92,7 +96,7 @@ def dense(model: nn.Module, optimizer: MakeOptimizer, batches: list[Batch]) -> C
     def step() -> None:
         x, y = next(data)
         update.zero_grad()
-        F.cross_entropy(model(x), y).backward()  # type: ignore[no-untyped-call]
+        data_loss(model(x), y).backward()  # type: ignore[no-untyped-call]
         update.step()
 
     return Contestant(step)
@@ -106,10 +110,15 @@ def gated_step(gated: l0arm.Gated, network: Network) -> Callable[[], None]:
     def step() -> None:
         x, y = next(data)
         update.zero_grad()
-        gated.loss(lambda: F.cross_entropy(gated(x), y)).total.backward()  # type: ignore[no-untyped-call]
+        gated.loss(lambda: data_loss(gated(x), y)).total.backward()  # type: ignore[no-untyped-call]
         update.step()
 
     return step
+
+
+def data_loss(scores: Tensor, labels: Tensor) -> Tensor:
+    """Cross-entropy of images, or of all characters of all texts."""
+    return F.cross_entropy(scores.flatten(0, -2), labels.flatten())
 
 
 def flop_ratio(gated: l0arm.Gated, network: Network, state: str) -> float:
@@ -165,6 +174,58 @@ def mlp() -> Network:
             "converged 159-74-73": networks.converged(159, 74, 73),
         },
         frozenset({"p = 0.8/0.5/0.5", "converged 159-74-73"}),
+    )
+
+
+def shrunk(network: Network, state: str) -> Network:
+    """A network that has converged to one of its states, without the units that are closed."""
+
+    def gate(model: nn.Module, **options: Any) -> l0arm.Gated:
+        gated = l0arm.sparsify(model, **options)
+        networks.set_gates(gated, network.states[state])
+        return l0arm.shrink(gated, bound=2 * networks.CLOSED)
+
+    return replace(
+        network,
+        name=f"{network.name}, shrunk",
+        states={state: lambda gated: gated.gates.probs.detach()},  # as shrink left them
+        masked=frozenset(),
+        rows=GATED[:2],
+        gate=gate,
+    )
+
+
+def resnet20(batch: int = 128) -> Network:
+    """A residual network of a user, planned; random images."""
+    x, y = torch.randn(batch, 3, 32, 32), torch.randint(10, (batch,))
+    return _planned("ResNet-20", networks.PlainResNet20, x, y, "gates at 0.95")
+
+
+def transformer(batch: int = 32) -> Network:
+    """A causal transformer over characters, planned; random texts."""
+    x, y = torch.randint(97, (2, batch, 64))
+    return _planned("transformer", networks.PlainTransformer, x, y)
+
+
+def _planned(
+    name: str, make: Callable[[], nn.Module], x: Tensor, y: Tensor, *open_states: str
+) -> Network:
+    def gate(model: nn.Module, **options: Any) -> l0arm.Gated:
+        return l0arm.sparsify(model, example_inputs=(x[:2],), **options)
+
+    return Network(
+        name,
+        make,
+        make,
+        torch.optim.Adam,
+        [(x, y)],
+        [(x, y)],
+        {
+            **dict.fromkeys(open_states, networks.uniform(0.95)),
+            "half of the MACs open": networks.half_of_the_macs(x[:1]),
+        },
+        rows=((DISARM, "l0-disarm", "sliced"),),
+        gate=gate,
     )
 
 
