@@ -2,11 +2,13 @@
 
     python -m benchmarks.operators cutting
     python -m benchmarks.operators widths
+    python -m benchmarks.operators formats
     python -m benchmarks.operators kernels
 
 ``cutting``: ways to cut the weights of a linear layer and to put their gradient back. ``widths``:
-convolutions at widths that a draw leaves. ``kernels``: convolutions of many shapes, with the
-capacity of oneDNN's cache set at different times. Rows are interleaved: the median over rounds.
+convolutions at widths that a draw leaves. ``formats``: the same in both memory formats.
+``kernels``: convolutions of many shapes, with the capacity of oneDNN's cache set at different
+times. Rows are interleaved: the median over rounds.
 """
 
 from __future__ import annotations
@@ -106,10 +108,24 @@ def widths() -> None:
     _tell(rows, steps=5)
 
 
-def _backward(x: Tensor, w: Tensor, y: Tensor) -> object:
+def formats() -> None:
+    """3 x 3 convolutions of 32 images at full width and at 0.7 of it, in both memory formats."""
+    rows: dict[str, Callable[[], object]] = {}
+    for inputs, outputs, side in ((16, 16, 32), (11, 11, 32), (32, 32, 16), (23, 22, 16)):
+        for name, kind in (("NCHW", torch.contiguous_format), ("last", torch.channels_last)):
+            x = torch.rand(32, inputs, side, side).contiguous(memory_format=kind)
+            w = torch.rand(outputs, inputs, 3, 3)
+            y = F.conv2d(x, w, padding=1)
+            row = f"{inputs} to {outputs}, {name}"
+            rows[f"{row}, forward"] = lambda x=x, w=w: F.conv2d(x, w, padding=1)
+            rows[f"{row}, backward"] = lambda x=x, w=w, y=y: _backward(x, w, y, 1)
+    _tell(rows, steps=3)
+
+
+def _backward(x: Tensor, w: Tensor, y: Tensor, padding: int = 0) -> object:
     ones, zeros = [1, 1], [0, 0]
     return torch.ops.aten.convolution_backward(
-        y, x, w, [len(w)], ones, zeros, ones, False, zeros, 1, [True, True, True]
+        y, x, w, [len(w)], ones, [padding] * 2, ones, False, zeros, 1, [True, True, True]
     )
 
 
@@ -145,4 +161,5 @@ def _tell(rows: dict[str, Callable[[], object]], steps: int = 60) -> None:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    {"cutting": cutting, "widths": widths, "kernels": kernels}[sys.argv[1]](*sys.argv[2:])
+    modes = {"cutting": cutting, "widths": widths, "formats": formats, "kernels": kernels}
+    modes[sys.argv[1]](*sys.argv[2:])

@@ -45,8 +45,8 @@ class Working:
     """
 
     def __init__(self, whole: Gated, keep: Tensor) -> None:
-        self.whole, self.keep = whole, keep
-        self._draw = Draw(whole.layout, keep.to(whole.phi.dtype), writes=False)
+        self.whole, self.keep = whole, keep.to(whole.phi.device)
+        self._draw = Draw(whole.layout, self.keep.to(whole.phi.dtype), writes=False)
         self.gated, self._small = cut_to(whole, self._draw)
 
     def take(self, state: Optimizer, into: Optimizer) -> None:

@@ -20,6 +20,9 @@ def test_a_shrunk_network_has_the_units_that_are_open() -> None:
     assert [group.units for group in gated.groups] == [159, 74, 73]
     networks.set_gates(gated, network.states["converged 159-74-73"])
     assert gated.gates.probs.tolist() == pytest.approx([0.999] * 306)
+    open_weights = 159 * 74 + 74 * 73 + 73 * 10  # of a network of 784 * 300 + 300 * 100 + 100 * 10
+    ratio = steps.flop_ratio(gated, network, "converged 159-74-73")
+    assert ratio == pytest.approx(4 / 3 * open_weights / 266_200, rel=0.01)
 
 
 def test_half_of_the_macs_are_open() -> None:

@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import l0arm
+from l0arm.costs import count_flops
 from l0arm.lab.bench import networks
 from l0arm.lab.bench.timing import Contestant, Plan, interleave, ratio
 from l0arm.lab.data import mnist_mini
@@ -124,8 +125,8 @@ def data_loss(scores: Tensor, labels: Tensor) -> Tensor:
 def flop_ratio(gated: l0arm.Gated, network: Network, state: str) -> float:
     """Expected FLOPs of a gated step over those of a dense one, forward and backward."""
     networks.set_gates(gated, network.states[state])
-    expected = l0arm.expected_flops(gated, network.our_batches[0][0][:1])
-    return expected.step / (3 * expected.dense)
+    x = network.our_batches[0][0][:1]
+    return l0arm.expected_flops(gated, x).step / (3 * count_flops(network.ours(), x))
 
 
 def measure_curve(plan: Plan) -> Curve:
@@ -196,34 +197,39 @@ def shrunk(network: Network, state: str) -> Network:
 
 
 def resnet20(batch: int = 128) -> Network:
-    """A residual network of a user, planned; random images."""
+    """A residual network of a user, planned; random images. Ours is the same in channels-last."""
     x, y = torch.randn(batch, 3, 32, 32), torch.randint(10, (batch,))
-    return _planned("ResNet-20", networks.PlainResNet20, x, y, "gates at 0.95")
+    last = torch.channels_last
+    return _planned(
+        Network(
+            "ResNet-20",
+            networks.PlainResNet20,
+            lambda: networks.PlainResNet20().to(memory_format=last),  # type: ignore[call-overload]
+            torch.optim.Adam,
+            [(x, y)],
+            [(x.contiguous(memory_format=last), y)],
+            {"gates at 0.95": networks.uniform(0.95)},
+        )
+    )
 
 
 def transformer(batch: int = 32) -> Network:
     """A causal transformer over characters, planned; random texts."""
     x, y = torch.randint(97, (2, batch, 64))
-    return _planned("transformer", networks.PlainTransformer, x, y)
+    plain = networks.PlainTransformer
+    return _planned(Network("transformer", plain, plain, torch.optim.Adam, [(x, y)], [(x, y)], {}))
 
 
-def _planned(
-    name: str, make: Callable[[], nn.Module], x: Tensor, y: Tensor, *open_states: str
-) -> Network:
+def _planned(network: Network) -> Network:
+    """With groups that ``plan`` finds, DisARM, and a state in which half of the MACs are open."""
+    x = network.our_batches[0][0]
+
     def gate(model: nn.Module, **options: Any) -> l0arm.Gated:
         return l0arm.sparsify(model, example_inputs=(x[:2],), **options)
 
-    return Network(
-        name,
-        make,
-        make,
-        torch.optim.Adam,
-        [(x, y)],
-        [(x, y)],
-        {
-            **dict.fromkeys(open_states, networks.uniform(0.95)),
-            "half of the MACs open": networks.half_of_the_macs(x[:1]),
-        },
+    return replace(
+        network,
+        states={**network.states, "half of the MACs open": networks.half_of_the_macs(x[:1])},
         rows=((DISARM, "l0-disarm", "sliced"),),
         gate=gate,
     )
