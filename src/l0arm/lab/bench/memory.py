@@ -1,8 +1,10 @@
-"""Peak memory of a network, measured in a process of its own (Linux)."""
+"""Peak memory of a network, in a process of its own, and of a training step (Linux)."""
 
 from __future__ import annotations
 
 import copy
+import ctypes
+import gc
 import multiprocessing
 from collections.abc import Callable
 from multiprocessing.connection import Connection
@@ -73,6 +75,26 @@ def _measure(before: int, make: Make, x: Tensor, parent: Connection[Any, Any]) -
         return
     call(x)
     parent.send_bytes(b"%d" % (_status("VmHWM") - before))
+
+
+def step_peak(make: Callable[[], Callable[[], object]]) -> int | None:
+    """Bytes by which this process grows at most in a training step, with network and optimizer.
+
+    The optimizer gets its state in a first step. None where the system does not tell (not Linux).
+    """
+    if not RESET.exists():
+        return None
+    gc.collect()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # free memory is given back (glibc)
+    if trim is not None:
+        trim(0)
+    before = _status("VmRSS")
+    step = make()
+    step()
+    RESET.write_text("5")
+    step()
+    step()
+    return _status("VmHWM") - before
 
 
 def _status(field: str) -> int:
