@@ -30,6 +30,7 @@ PUBLIC = [
     "Plan",
     "PlanError",
     "PruneResult",
+    "Resize",
     "SavedError",
     "ScaledSigmoid",
     "SearchResult",

@@ -38,6 +38,7 @@ from l0arm.gating import (
     Norm,
     NotSynchronised,
     Patch,
+    Resize,
     Slice,
 )
 from l0arm.methods import METHODS, Course
@@ -67,6 +68,7 @@ __all__ = [
     "Plan",
     "PlanError",
     "PruneResult",
+    "Resize",
     "SavedError",
     "ScaledSigmoid",
     "SearchResult",

@@ -1,7 +1,7 @@
 """Where z sits: groups, the engine that cuts theta by z, and the gated model."""
 
 from l0arm.gating.gated import EmptyGroupWarning, Gated
-from l0arm.gating.group import Branch, Group, Norm, Patch, Slice
+from l0arm.gating.group import Branch, Group, Norm, Patch, Resize, Slice
 from l0arm.gating.step import Loss, NonFiniteLoss
 from l0arm.gating.synchrony import NotSynchronised
 
@@ -15,5 +15,6 @@ __all__ = [
     "Norm",
     "NotSynchronised",
     "Patch",
+    "Resize",
     "Slice",
 ]

@@ -20,6 +20,7 @@ from l0arm.gating.evaluation import Evaluations
 from l0arm.gating.kernels import guard
 from l0arm.gating.layout import Layout, TensorCut, named_tensors
 from l0arm.gating.norms import rms_attributes
+from l0arm.gating.resizing import Resized, Scales, scales_under
 from l0arm.gating.slicing import theta, write_back
 from l0arm.gating.threads import THIS
 
@@ -31,7 +32,7 @@ class Engine(Evaluations):
         super().__init__()
         self.layout = layout
         self.traced = False  # whether torch.compile took a hook into its graph
-        self._handles: list[RemovableHandle] = []
+        self._handles: list[RemovableHandle | Resized] = []
         self._hooks: list[_ModuleHook] = []
         self._checked = False
         self.attach(model)
@@ -126,6 +127,7 @@ class _ModuleHook:
             for patch in group.patches
             if patch.module == name
         ]
+        self.resizes = any(r.module == name for group in layout.groups for r in group.resizes)
         self.absent = absent  # what is not called in the module if gates are closed
         self.branches = [gate for gate, branch in layout.branches if branch.holds(name)]
         self.rms = next((cut for cut in self.parameters.values() if cut.rms is not None), None)
@@ -140,7 +142,7 @@ class _ModuleHook:
     @property
     def needed(self) -> bool:
         changes = self.parameters or self.buffers or self.selection or self.patches
-        return bool(changes or self.absent)
+        return bool(changes or self.absent or self.resizes)
 
     @property
     def narrows(self) -> bool:
@@ -148,8 +150,10 @@ class _ModuleHook:
         weight = self.parameters.get("weight")
         return weight is not None and 1 in weight.axes
 
-    def register(self, module: nn.Module) -> list[RemovableHandle]:
+    def register(self, module: nn.Module) -> list[RemovableHandle | Resized]:
+        sized = [_DrawnSizes(module, self).install()] if self.resizes else []
         return [
+            *sized,
             module.register_forward_pre_hook(self.enter, prepend=True, with_kwargs=True),
             module.register_forward_hook(self.leave, always_call=True),
         ]
@@ -259,6 +263,20 @@ class _ModuleHook:
     def _swap(self, home: dict[str, Any], key: str, value: object) -> None:
         self.saved.append((home, key, home[key]))
         home[key] = value
+
+
+class _DrawnSizes(Resized):
+    """Sizes in the forward of a module, scaled to what the current draw leaves."""
+
+    def __init__(self, module: nn.Module, hook: _ModuleHook) -> None:
+        super().__init__(module, {})
+        self.hook = hook
+
+    def scales_now(self) -> Scales:
+        draw = self.hook.draw
+        if draw is None or not draw.sliced:
+            return {}
+        return scales_under(self.hook.engine.layout, draw, self.hook.name).get(self.hook.name, {})
 
 
 def gated_module(model: nn.Module) -> str | None:

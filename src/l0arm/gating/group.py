@@ -87,6 +87,22 @@ class Patch:
 
 
 @dataclass(frozen=True)
+class Resize:
+    """A size in the code of a forward that counts units, such as C of ``reshape(B, N, C)``.
+
+    Attributes:
+        module: Name of the module whose forward makes the call.
+        place: Where the call is: for every function on the way, the innermost first, the line
+            within it and the column at which the call ends (``"Attention.forward+4:47"``).
+        argument: Which of its sizes counts the units, from 0.
+    """
+
+    module: str
+    place: str
+    argument: int
+
+
+@dataclass(frozen=True)
 class Norm:
     """A module that normalises over the units of a group, dividing by their full number n.
 
@@ -147,6 +163,7 @@ class Group:
         select: Module (and dimension) whose input is gathered, where gates are finer than what
             the producer can drop.
         patches: Integer attributes that count units.
+        resizes: Sizes in the code of a forward that count units.
         norms: LayerNorm and RMSNorm modules over the units, as those of a residual stream. What
             makes the units is then zeroed too, and ``makes`` has the weights of the norms.
         branches: The residual branch of every unit, if the units are branches.
@@ -166,6 +183,7 @@ class Group:
     counts: tuple[Slice, ...] = ()
     select: Slice | None = None
     patches: tuple[Patch, ...] = ()
+    resizes: tuple[Resize, ...] = ()
     norms: tuple[Norm, ...] = ()
     branches: tuple[Branch, ...] = ()
     initial: float = 0.5
@@ -177,7 +195,7 @@ class Group:
                 f"group '{self.name}' has {self.units!r} units; a group needs at least 1"
             )
         kinds = {"reads": Slice, "makes": Slice, "counts": Slice, "patches": Patch, "norms": Norm}
-        kinds |= {"branches": Branch}
+        kinds |= {"resizes": Resize, "branches": Branch}
         for name, kind in kinds.items():
             if not all(isinstance(s, kind) for s in _as_tuple(getattr(self, name))):
                 raise TypeError(

@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from types import NoneType
 from typing import Any
 
-from l0arm.gating.group import Branch, Group, Norm, Patch, Slice
+from l0arm.gating.group import Branch, Group, Norm, Patch, Resize, Slice
 
 Kind = type | tuple[type, ...]
 
@@ -30,6 +30,10 @@ def record_of(group: Group) -> dict[str, Any]:
         record["patches"] = [
             {"module": p.module, "attribute": p.attribute, "per_unit": p.per_unit}
             for p in group.patches
+        ]
+    if group.resizes:
+        record["resizes"] = [
+            {"module": r.module, "place": r.place, "argument": r.argument} for r in group.resizes
         ]
     if group.norms:
         record["norms"] = [_norm_record(norm) for norm in group.norms]
@@ -59,9 +63,8 @@ def _slice_record(piece: Slice) -> dict[str, Any]:
 
 def group_of(record: Any, where: str) -> Group:
     """The group of a record. Group's own checks apply too."""
-    lists: dict[str, tuple[Kind, Any]] = {
-        key: (list, []) for key in ("reads", "makes", "counts", "patches", "norms", "branches")
-    }
+    parts = ("reads", "makes", "counts", "patches", "resizes", "norms", "branches")
+    lists: dict[str, tuple[Kind, Any]] = {key: (list, []) for key in parts}
     numbers: dict[str, tuple[Kind, Any]] = {"initial": (float, 0.5), "floor": (int, 0)}
     optional = {**numbers, **lists, "select": (dict, None)}
     fields = checked(record, where, {"name": str, "units": int}, optional)
@@ -80,6 +83,11 @@ def group_of(record: Any, where: str) -> Group:
         checked(norm, f"{where}, norm {n}", {"module": str}, optional)
         for n, norm in enumerate(fields["norms"])
     ]
+    wanted = {"module": str, "place": str, "argument": int}
+    fields["resizes"] = tuple(
+        Resize(**checked(resize, f"{where}, resize {n}", wanted))
+        for n, resize in enumerate(fields["resizes"])
+    )
     fields["norms"] = tuple(Norm(**norm) for norm in norms)
     fields["branches"] = tuple(
         _branch_of(branch, f"{where}, branch {n}") for n, branch in enumerate(fields["branches"])

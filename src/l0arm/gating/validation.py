@@ -45,7 +45,7 @@ def check_modules(model: nn.Module, groups: Sequence[Group]) -> None:
     modules = dict(model.named_modules())
     for group in groups:
         named = [patch.module for patch in group.patches]
-        named += [norm.module for norm in group.norms]
+        named += [part.module for part in (*group.norms, *group.resizes)]
         named += [name for branch in group.branches for name in branch.modules]
         if group.select is not None:
             named.append(group.select.tensor)

@@ -51,9 +51,14 @@ def _even_split(atoms: Atoms, split: Split) -> bool:
     if len(varying) <= 1:
         return False
 
-    def units_left(axis: int) -> int:
+    def units_left(axis: int) -> tuple[int, int]:
         rows = np.moveaxis(units, axis, 0).reshape(units.shape[axis], -1)
-        return int(rows.all(axis=1).sum())
+        merged: list[set[int]] = []  # rows that share a unit become one
+        for row in rows:
+            new = set(row.tolist())
+            apart = [known for known in merged if not known & new]
+            merged = [*apart, new.union(*(known for known in merged if known & new))]
+        return sum(0 not in row for row in merged), int(rows.all(axis=1).sum())
 
     best = max(varying, key=lambda axis: (axis == split.open_axis, units_left(axis), -axis))
     others = tuple(axis for axis in range(units.ndim) if axis != best)

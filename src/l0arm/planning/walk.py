@@ -12,7 +12,7 @@ from torch import Tensor, fx, nn
 
 from l0arm.gating import Norm
 from l0arm.gating.layout import named_tensors
-from l0arm.planning.capture import Captured
+from l0arm.planning.capture import PLACE, Captured
 from l0arm.planning.rules.base import NotCovered, Site, Trace, find, spaces_in
 from l0arm.planning.space import Factor, Space
 
@@ -179,7 +179,20 @@ def _site(node: fx.Node, trace: Trace) -> Site:
     sizes = node.args[1] if len(node.args) > 1 else None
     if isinstance(sizes, list | tuple) and sizes and all(isinstance(n, int) for n in sizes):
         written = f"{name}({', '.join(map(str, sizes))})"
-    return Site(trace, name, modules, shapes, written)
+    call = (node.meta.get("custom") or {}).get(PLACE)
+    return Site(trace, name, modules, shapes, written, call, _parts(node))
+
+
+def _parts(node: fx.Node) -> tuple[tuple[int, int], ...]:
+    """Start and stop of all slices that the same value has along the same dimension."""
+    if _name(node) != "slice":
+        return ()
+    source, dim = node.args[0], node.args[1] if len(node.args) > 1 else 0
+    alike = [n for n in cast(fx.Node, source).users if n.target == node.target]
+    given = [(*n.args[1:], *(None,) * (5 - len(n.args))) for n in alike]
+    size = cast(Tensor, cast(fx.Node, source).meta["val"]).shape[cast(int, dim)]
+    found = [slice(a, b).indices(size)[:2] for d, a, b, *_ in given if (d or 0) == dim]
+    return tuple(sorted(set(found)))
 
 
 def _name(node: fx.Node) -> str:
