@@ -103,7 +103,7 @@ class Resized:
         mode = _Scaling(self.module, scales)
         with mode:
             output = self._original(*args, **kwargs)
-        missed = [place for place in scales if place not in mode.seen]
+        missed = [place for place in scales if place not in mode.seen and _NOTES.get() is None]
         if missed:
             raise RuntimeError(
                 f"the forward of {type(self.module).__name__} does not run as it did when it was "
@@ -141,7 +141,10 @@ _NOTES: ContextVar[Places | None] = ContextVar("scaled sizes", default=None)
 
 @contextmanager
 def noting_scaled() -> Iterator[Places]:
-    """Collect which sizes were scaled. Others fit already, since they come from what was cut."""
+    """Collect which sizes were scaled. Others fit already, or their calls are not reached.
+
+    Inside, calls that are not reached raise nothing.
+    """
     found: Places = set()
     token = _NOTES.set(found)
     try:
@@ -234,7 +237,9 @@ def _scaled(
     if sizes is None or (func in FILLED and math.prod(sizes) == args[0].numel()):
         return args, kwargs
     for argument, kept, units in scales:
-        if sizes[argument] != -1:
+        if sizes[argument] != -1 and not (
+            func is Tensor.expand and _fits(args[0], sizes, argument)
+        ):
             sizes[argument] = sizes[argument] * kept // units
             _noted(place, argument)
     if func is Tensor.__getitem__:
@@ -247,6 +252,12 @@ def _scaled(
     whole = func not in SPREAD and isinstance(args[at], int)
     rest = () if func in SPREAD else args[at + 1 :]
     return (*args[:at], sizes[0] if whole else sizes, *rest), kwargs
+
+
+def _fits(x: Tensor, sizes: list[int], argument: int) -> bool:
+    """Whether a size of ``expand`` is that of the dimension."""
+    dim = argument - (len(sizes) - x.dim())
+    return dim >= 0 and sizes[argument] == x.shape[dim]
 
 
 def _with_ends(index: Any, ends: list[int]) -> Any:

@@ -67,14 +67,15 @@ def choose_execution(
         hidden.get(group.name, _dropped(group, entry.options[0]))
         for group, entry in zip(groups, candidates, strict=True)
     ]
-    if not trial.agrees([choice.group for choice in first]):
-        options = [entry.options for entry in candidates]
-        first = _with_options(trial, groups, options, first, hidden)
-    return _with_needed_sizes(trial, _with_counters(trial, first, counters))
+    with noting_scaled():  # some candidates may not be reached
+        if not trial.agrees([choice.group for choice in first]):
+            options = [entry.options for entry in candidates]
+            first = _with_options(trial, groups, options, first, hidden)
+        return _with_needed_sizes(trial, _with_counters(trial, first, counters))
 
 
 def _with_needed_sizes(trial: Trial, chosen: Sequence[Choice]) -> list[Choice]:
-    """Without sizes that need no scaling, since they come from what was cut already."""
+    """Without sizes that need no scaling: they come from what was cut, or are never reached."""
     if not any(choice.group.resizes for choice in chosen):
         return list(chosen)
     with noting_scaled() as needed:
