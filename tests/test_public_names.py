@@ -11,6 +11,7 @@ import l0arm
 PUBLIC = [
     "ESTIMATORS",
     "METHODS",
+    "Borrow",
     "Branch",
     "BudgetWarning",
     "Certificate",

@@ -29,6 +29,7 @@ from l0arm.costs import BudgetWarning, expected_flops, fit_threshold
 from l0arm.estimators import ESTIMATORS
 from l0arm.gates import HardSigmoid, ScaledSigmoid
 from l0arm.gating import (
+    Borrow,
     Branch,
     EmptyGroupWarning,
     Gated,
@@ -49,6 +50,7 @@ from l0arm.pruning import PruneResult, prune
 __all__ = [
     "ESTIMATORS",
     "METHODS",
+    "Borrow",
     "Branch",
     "BudgetWarning",
     "Certificate",

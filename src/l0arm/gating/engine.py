@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -35,6 +35,7 @@ class Engine(Evaluations):
         self._handles: list[RemovableHandle | Resized] = []
         self._hooks: list[_ModuleHook] = []
         self._checked = False
+        self.lent: set[tuple[int, str]] = set()  # cut for a call around their own module's
         self.attach(model)
 
     def attach(self, model: nn.Module) -> None:
@@ -84,6 +85,7 @@ class Engine(Evaluations):
             return
         self._checked = True
         seen = {id(cut) for h in self._hooks if h.called for cut in h.parameters.values()}
+        seen |= {id(loan.cut) for h in self._hooks if h.called for loan in h.borrowed}
         silent = [
             (h, key) for h in self._hooks for key in h.parameters if not (h.called or h.branches)
         ]
@@ -99,6 +101,14 @@ class Engine(Evaluations):
 
 
 _Absent = tuple[int, str, tuple[str, ...]]  # gate, module below the one that is called, returns
+
+
+class _Loan(NamedTuple):
+    """A tensor that is installed while another module runs than its own."""
+
+    home: dict[str, Any]  # the parameters or buffers of its own module
+    key: str
+    cut: TensorCut
 
 
 class _ModuleHook:
@@ -128,6 +138,7 @@ class _ModuleHook:
             if patch.module == name
         ]
         self.resizes = any(r.module == name for group in layout.groups for r in group.resizes)
+        self.borrowed = _loans(module, name, cuts, layout)
         self.absent = absent  # what is not called in the module if gates are closed
         self.branches = [gate for gate, branch in layout.branches if branch.holds(name)]
         self.rms = next((cut for cut in self.parameters.values() if cut.rms is not None), None)
@@ -142,7 +153,7 @@ class _ModuleHook:
     @property
     def needed(self) -> bool:
         changes = self.parameters or self.buffers or self.selection or self.patches
-        return bool(changes or self.absent or self.resizes)
+        return bool(changes or self.absent or self.resizes or self.borrowed)
 
     @property
     def narrows(self) -> bool:
@@ -177,10 +188,7 @@ class _ModuleHook:
             self.draw = None
             return None
         self.engine.entered.append(self)
-        for key, spec in self.parameters.items():
-            original = module._parameters[key]
-            assert original is not None
-            self._swap(module._parameters, key, theta(original, spec, draw))
+        self._enter_parameters(module, draw)
         for key, buffer_spec in self.buffers.items():
             self._enter_buffer(module, key, buffer_spec, draw)
         if draw.sliced:
@@ -210,6 +218,7 @@ class _ModuleHook:
         """Put the module's own tensors back."""
         for home, key, value in reversed(self.saved):
             home[key] = value
+            self.engine.lent.discard((id(home), key))
         self.saved.clear()
         self.copies.clear()
         self.draw = None
@@ -217,13 +226,26 @@ class _ModuleHook:
         if self.engine.outermost is self:
             self.engine.end()
 
+    def _enter_parameters(self, module: nn.Module, draw: Draw) -> None:
+        """Install cut parameters, and those that the module borrows from modules inside."""
+        lent = self.engine.lent
+        for key, spec in self.parameters.items():
+            original = module._parameters[key]
+            assert original is not None
+            if not lent or (id(module._parameters), key) not in lent:
+                self._swap(module._parameters, key, theta(original, spec, draw))
+        for home, key, spec in self.borrowed:
+            if (id(home), key) not in lent:
+                self._swap(home, key, theta(home[key], spec, draw))
+                lent.add((id(home), key))
+
     def _enter_buffer(
         self, module: nn.Module, key: str, spec: TensorCut | None, draw: Draw
     ) -> None:
         """Install a copy of a buffer. An uncut buffer of the pass that writes stays in place."""
         original = module._buffers[key]
         assert original is not None
-        if spec is None and self._writes:
+        if (spec is None and self._writes) or (id(module._buffers), key) in self.engine.lent:
             return
         value = original if spec is None else theta(original, spec, draw)
         copied = value.clone() if value is original else value
@@ -277,6 +299,19 @@ class _DrawnSizes(Resized):
         if draw is None or not draw.sliced:
             return {}
         return scales_under(self.hook.engine.layout, draw, self.hook.name).get(self.hook.name, {})
+
+
+def _loans(module: nn.Module, name: str, cuts: dict[int, TensorCut], layout: Layout) -> list[_Loan]:
+    """The tensors of modules inside that are cut while this module runs."""
+    found = []
+    borrows = [b for group in layout.groups for b in group.borrows if b.module == name]
+    for tensor in dict.fromkeys(borrow.tensor for borrow in borrows):
+        owner, _, key = tensor.removeprefix(f"{name}." if name else "").rpartition(".")
+        inner = module.get_submodule(owner)
+        home: dict[str, Any] = inner._parameters if key in inner._parameters else inner._buffers
+        if id(home.get(key)) in cuts:
+            found.append(_Loan(home, key, cuts[id(home[key])]))
+    return found
 
 
 def gated_module(model: nn.Module) -> str | None:

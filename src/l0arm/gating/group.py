@@ -103,6 +103,21 @@ class Resize:
 
 
 @dataclass(frozen=True)
+class Borrow:
+    """A tensor that a forward reads without calling the module that holds it.
+
+    It is cut for the length of the call of ``module``, not only while its own module runs.
+
+    Attributes:
+        module: Name of the module whose forward reads the tensor; it contains the tensor's own.
+        tensor: Name of the tensor.
+    """
+
+    module: str
+    tensor: str
+
+
+@dataclass(frozen=True)
 class Norm:
     """A module that normalises over the units of a group, dividing by their full number n.
 
@@ -164,6 +179,7 @@ class Group:
             the producer can drop.
         patches: Integer attributes that count units.
         resizes: Sizes in the code of a forward that count units.
+        borrows: Tensors that a forward reads without calling the module that holds them.
         norms: LayerNorm and RMSNorm modules over the units, as those of a residual stream. What
             makes the units is then zeroed too, and ``makes`` has the weights of the norms.
         branches: The residual branch of every unit, if the units are branches.
@@ -184,6 +200,7 @@ class Group:
     select: Slice | None = None
     patches: tuple[Patch, ...] = ()
     resizes: tuple[Resize, ...] = ()
+    borrows: tuple[Borrow, ...] = ()
     norms: tuple[Norm, ...] = ()
     branches: tuple[Branch, ...] = ()
     initial: float = 0.5
@@ -195,7 +212,7 @@ class Group:
                 f"group '{self.name}' has {self.units!r} units; a group needs at least 1"
             )
         kinds = {"reads": Slice, "makes": Slice, "counts": Slice, "patches": Patch, "norms": Norm}
-        kinds |= {"resizes": Resize, "branches": Branch}
+        kinds |= {"resizes": Resize, "borrows": Borrow, "branches": Branch}
         for name, kind in kinds.items():
             if not all(isinstance(s, kind) for s in _as_tuple(getattr(self, name))):
                 raise TypeError(

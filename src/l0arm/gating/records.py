@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from types import NoneType
 from typing import Any
 
-from l0arm.gating.group import Branch, Group, Norm, Patch, Resize, Slice
+from l0arm.gating.group import Borrow, Branch, Group, Norm, Patch, Resize, Slice
 
 Kind = type | tuple[type, ...]
 
@@ -35,6 +35,8 @@ def record_of(group: Group) -> dict[str, Any]:
         record["resizes"] = [
             {"module": r.module, "place": r.place, "argument": r.argument} for r in group.resizes
         ]
+    if group.borrows:
+        record["borrows"] = [{"module": b.module, "tensor": b.tensor} for b in group.borrows]
     if group.norms:
         record["norms"] = [_norm_record(norm) for norm in group.norms]
     if group.branches:
@@ -63,7 +65,7 @@ def _slice_record(piece: Slice) -> dict[str, Any]:
 
 def group_of(record: Any, where: str) -> Group:
     """The group of a record. Group's own checks apply too."""
-    parts = ("reads", "makes", "counts", "patches", "resizes", "norms", "branches")
+    parts = ("reads", "makes", "counts", "patches", "resizes", "borrows", "norms", "branches")
     lists: dict[str, tuple[Kind, Any]] = {key: (list, []) for key in parts}
     numbers: dict[str, tuple[Kind, Any]] = {"initial": (float, 0.5), "floor": (int, 0)}
     optional = {**numbers, **lists, "select": (dict, None)}
@@ -87,6 +89,11 @@ def group_of(record: Any, where: str) -> Group:
     fields["resizes"] = tuple(
         Resize(**checked(resize, f"{where}, resize {n}", wanted))
         for n, resize in enumerate(fields["resizes"])
+    )
+    wanted = {"module": str, "tensor": str}
+    fields["borrows"] = tuple(
+        Borrow(**checked(borrow, f"{where}, borrow {n}", wanted))
+        for n, borrow in enumerate(fields["borrows"])
     )
     fields["norms"] = tuple(Norm(**norm) for norm in norms)
     fields["branches"] = tuple(

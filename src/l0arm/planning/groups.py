@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from torch import Tensor, nn
 
-from l0arm.gating import Group, Slice
+from l0arm.gating import Borrow, Group, Slice
 from l0arm.gating.group import unit_slices
 from l0arm.planning.atoms import Atoms
 from l0arm.planning.rules.base import Split, Trace
@@ -66,8 +66,15 @@ def _even_split(atoms: Atoms, split: Split) -> bool:
     return True
 
 
-def find_groups(atoms: Atoms, tensors: Mapping[str, Tensor]) -> list[FoundGroup]:
-    """All groups of two or more units that something reads and something makes."""
+def find_groups(
+    atoms: Atoms,
+    tensors: Mapping[str, Tensor],
+    borrowed: Mapping[str, Sequence[Borrow]] | None = None,
+) -> list[FoundGroup]:
+    """All groups of two or more units that something reads and something makes.
+
+    Tensors in ``borrowed``, by name, are read by other modules than their own.
+    """
     alike: dict[tuple[tuple[Place, int], ...], list[tuple[int, Unit]]] = defaultdict(list)
     read = atoms.roots_read()
     for root, unit in _units(atoms).items():
@@ -80,6 +87,9 @@ def find_groups(atoms: Atoms, tensors: Mapping[str, Tensor]) -> list[FoundGroup]
         if len(members) > 1:
             group = _group([unit for _, unit in members], tensors, names)
             names.add(group.name)
+            cut = dict.fromkeys(piece.tensor for piece in (*group.makes, *group.reads))
+            loans = [loan for tensor in cut for loan in (borrowed or {}).get(tensor, ())]
+            group = replace(group, borrows=tuple(loans))
             found.append(FoundGroup(group, tuple(root for root, _ in members)))
     return found
 

@@ -94,7 +94,7 @@ def plan(
     kept = captured.select_outputs(outputs)
     trace = walk(twin, captured, refused, kept, norms)
     even_out(trace)
-    found = with_norms(trace, find_groups(trace.atoms, named_tensors(twin)))
+    found = with_norms(trace, find_groups(trace.atoms, named_tensors(twin), trace.borrowed))
     included = [entry for entry in found if not include or entry.is_made_by(layers)]
     skipped = skipped_layers(model, trace, found, included)
     branches = find_branches(twin, captured, example, refused) if depth else []

@@ -10,7 +10,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, fx, nn
 
-from l0arm.gating import Norm
+from l0arm.gating import Borrow, Norm
 from l0arm.gating.layout import named_tensors
 from l0arm.planning.capture import PLACE, Captured
 from l0arm.planning.rules.base import NotCovered, Site, Trace, find, spaces_in
@@ -110,7 +110,7 @@ class _Walker:
     def _call(self, node: fx.Node) -> Any:
         """Apply the operator's rule. Without one, all units that come in are pinned."""
         site = _site(node, self.trace)
-        self._pin_foreign_weights(node, site)
+        self._note_foreign_weights(node, site)
         args = fx.map_arg(list(node.args), lambda n: self.values[n.name])
         kwargs = fx.map_arg(dict(node.kwargs), lambda n: self.values[n.name])
         spaces = spaces_in(*args, *kwargs.values())
@@ -140,11 +140,20 @@ class _Walker:
                 self.trace.atoms.mark_made(factor.atoms)
         return result if result.fixed or not fixed else replace(result, fixed=fixed)
 
-    def _pin_foreign_weights(self, node: fx.Node, site: Site) -> None:
-        """A cut tensor is installed while its module runs. Elsewhere the whole tensor is read."""
+    def _note_foreign_weights(self, node: fx.Node, site: Site) -> None:
+        """A cut tensor is installed while its module runs, or one around it that reads it."""
         for used in node.all_input_nodes:
             name = self.captured.tensors.get(used.name)
-            if name is not None and not self.owners[id(self.tensors[name])] & set(site.modules):
+            if name is None:
+                continue
+            names = self.owners[id(self.tensors[name])]
+            if {own.rpartition(".")[0] for own in names} & set(site.modules):
+                continue
+            loans = [Borrow(m, n) for m in site.modules for n in names if _inside(n, m)]
+            innermost = [loan for loan in loans if loan.module == loans[-1].module]
+            known = self.trace.borrowed.setdefault(name, [])
+            known += [loan for loan in innermost if loan not in known]
+            if not loans:
                 reason = f"'{name}' is read outside of its module, by {site.where}"
                 site.pin(self.values[used.name], reason)
 
@@ -159,13 +168,16 @@ def used_nodes(nodes: Sequence[fx.Node]) -> set[fx.Node]:
     return used
 
 
-def _owners(model: nn.Module) -> dict[int, set[str]]:
-    """The modules that hold each tensor, by its identity."""
-    found: dict[int, set[str]] = {}
-    for name, module in model.named_modules(remove_duplicate=False):
-        for tensor in (*module._parameters.values(), *module._buffers.values()):
-            if tensor is not None:
-                found.setdefault(id(tensor), set()).add(name)
+def _inside(tensor: str, module: str) -> bool:
+    """Whether the module of this name contains the one that holds the tensor."""
+    return not module or tensor.startswith(f"{module}.")
+
+
+def _owners(model: nn.Module) -> dict[int, list[str]]:
+    """All names of each tensor, by its identity."""
+    found: dict[int, list[str]] = {}
+    for name, tensor in named_tensors(model).items():
+        found.setdefault(id(tensor), []).append(name)
     return found
 
 

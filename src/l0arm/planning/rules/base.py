@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
-from l0arm.gating import Norm
+from l0arm.gating import Borrow, Norm
 from l0arm.planning.atoms import Array, Atoms
 from l0arm.planning.space import Factor, Space, simplified
 
@@ -67,6 +67,7 @@ class Trace:
     counts: list[Count] = field(default_factory=list)
     splits: list[Split] = field(default_factory=list)
     sizes: list[Size] = field(default_factory=list)
+    borrowed: dict[str, list[Borrow]] = field(default_factory=dict)  # by first name of the tensor
     norms: Mapping[str, Norm] = field(default_factory=dict)  # modules that may lose units
     normalised: list[tuple[Norm, Array]] = field(default_factory=list)  # over these positions
 
