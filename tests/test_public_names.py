@@ -28,6 +28,7 @@ PUBLIC = [
     "Norm",
     "NotSynchronised",
     "Patch",
+    "Pick",
     "Plan",
     "PlanError",
     "PruneResult",

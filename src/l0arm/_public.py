@@ -39,6 +39,7 @@ from l0arm.gating import (
     Norm,
     NotSynchronised,
     Patch,
+    Pick,
     Resize,
     Slice,
 )
@@ -67,6 +68,7 @@ __all__ = [
     "Norm",
     "NotSynchronised",
     "Patch",
+    "Pick",
     "Plan",
     "PlanError",
     "PruneResult",

@@ -1,7 +1,7 @@
 """Where z sits: groups, the engine that cuts theta by z, and the gated model."""
 
 from l0arm.gating.gated import EmptyGroupWarning, Gated
-from l0arm.gating.group import Borrow, Branch, Group, Norm, Patch, Resize, Slice
+from l0arm.gating.group import Borrow, Branch, Group, Norm, Patch, Pick, Resize, Slice
 from l0arm.gating.step import Loss, NonFiniteLoss
 from l0arm.gating.synchrony import NotSynchronised
 
@@ -16,6 +16,7 @@ __all__ = [
     "Norm",
     "NotSynchronised",
     "Patch",
+    "Pick",
     "Resize",
     "Slice",
 ]

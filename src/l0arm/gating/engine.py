@@ -137,7 +137,8 @@ class _ModuleHook:
             for patch in group.patches
             if patch.module == name
         ]
-        self.resizes = any(r.module == name for group in layout.groups for r in group.resizes)
+        parts = [part for group in layout.groups for part in (*group.resizes, *group.picks)]
+        self.resizes = any(part.module == name for part in parts)
         self.borrowed = _loans(module, name, cuts, layout)
         self.absent = absent  # what is not called in the module if gates are closed
         self.branches = [gate for gate, branch in layout.branches if branch.holds(name)]

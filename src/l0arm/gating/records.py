@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from difflib import get_close_matches
 from types import NoneType
 from typing import Any
 
-from l0arm.gating.group import Borrow, Branch, Group, Norm, Patch, Resize, Slice
+from l0arm.gating.group import Borrow, Branch, Group, Norm, Patch, Pick, Resize, Slice
 
 Kind = type | tuple[type, ...]
 
@@ -35,6 +36,8 @@ def record_of(group: Group) -> dict[str, Any]:
         record["resizes"] = [
             {"module": r.module, "place": r.place, "argument": r.argument} for r in group.resizes
         ]
+    if group.picks:
+        record["picks"] = [asdict(pick) for pick in group.picks]
     if group.borrows:
         record["borrows"] = [{"module": b.module, "tensor": b.tensor} for b in group.borrows]
     if group.norms:
@@ -65,7 +68,8 @@ def _slice_record(piece: Slice) -> dict[str, Any]:
 
 def group_of(record: Any, where: str) -> Group:
     """The group of a record. Group's own checks apply too."""
-    parts = ("reads", "makes", "counts", "patches", "resizes", "borrows", "norms", "branches")
+    parts = ["reads", "makes", "counts", "patches", "resizes", "picks", "borrows"]
+    parts += ["norms", "branches"]
     lists: dict[str, tuple[Kind, Any]] = {key: (list, []) for key in parts}
     numbers: dict[str, tuple[Kind, Any]] = {"initial": (float, 0.5), "floor": (int, 0)}
     optional = {**numbers, **lists, "select": (dict, None)}
@@ -89,6 +93,11 @@ def group_of(record: Any, where: str) -> Group:
     fields["resizes"] = tuple(
         Resize(**checked(resize, f"{where}, resize {n}", wanted))
         for n, resize in enumerate(fields["resizes"])
+    )
+    wanted = {"module": str, "place": str, "operand": int, "dim": int}
+    fields["picks"] = tuple(
+        Pick(**checked(pick, f"{where}, pick {n}", wanted, {"block": (int, 1)}))
+        for n, pick in enumerate(fields["picks"])
     )
     wanted = {"module": str, "tensor": str}
     fields["borrows"] = tuple(

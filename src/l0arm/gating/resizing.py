@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from l0arm.gating.draw import Draw
+from l0arm.gating.group import Resize
 from l0arm.gating.layout import Layout
 
 SIZED = {  # functions with sizes, and the place of these among the arguments
@@ -30,6 +31,10 @@ SIZED = {  # functions with sizes, and the place of these among the arguments
     **dict.fromkeys((Tensor.split, torch.split, Tensor.split_with_sizes), 1),
     **dict.fromkeys((Tensor.unflatten, torch.unflatten), 2),
     Tensor.__getitem__: 1,  # the ends of slices
+}
+COMBINING = {  # functions that meet constants and inputs element by element
+    *("add", "__add__", "__radd__", "sub", "__sub__", "__rsub__", "mul", "__mul__", "__rmul__"),
+    *("div", "__truediv__", "baddbmm", "masked_fill", "where", "scaled_dot_product_attention"),
 }
 SPREAD = (Tensor.view, Tensor.reshape, Tensor.expand)  # these take view(2, 3) for view((2, 3))
 FILLED = (Tensor.view, Tensor.reshape, torch.reshape)  # the sizes must account for all elements
@@ -46,18 +51,28 @@ class Scale(NamedTuple):
     units: int
 
 
+class Selection(NamedTuple):
+    """One operand of a call: only the positions of the units that are left."""
+
+    operand: int
+    dim: int
+    block: int
+    left: tuple[int, ...]
+    units: int
+
+
 Places = set[tuple[str, int]]  # calls and their arguments
-Scales = Mapping[str, tuple[Scale, ...]]  # by the place of the call
+Scales = Mapping[str, tuple[Scale | Selection, ...]]  # by the place of the call
 
 
 class Resized:
-    """In the place of a module's ``forward``: the same, with some sizes scaled.
+    """In the place of a module's ``forward``: the same, with sizes scaled and operands selected.
 
     It is picklable and follows a deep copy of the module.
 
     Args:
         module: The module.
-        scales: The sizes to scale, by the place of the call.
+        scales: What to change, by the place of the call.
 
     Example:
         >>> class Half(nn.Module):
@@ -125,14 +140,19 @@ class Resized:
 
 def scales_under(layout: Layout, draw: Draw, module: str | None = None) -> dict[str, Scales]:
     """The scales that a draw asks for, by module (of one module, or all) and place."""
-    found: dict[str, dict[str, tuple[Scale, ...]]] = {}
+    found: dict[str, dict[str, tuple[Scale | Selection, ...]]] = {}
     for number, group in enumerate(layout.groups):
         kept = draw.units_kept(number)
-        for size in group.resizes if kept < group.units else ():
-            if module in (None, size.module):
-                places = found.setdefault(size.module, {})
-                scale = Scale(size.argument, kept, group.units)
-                places[size.place] = (*places.get(size.place, ()), scale)
+        for part in (*group.resizes, *group.picks) if kept < group.units else ():
+            if module in (None, part.module):
+                places = found.setdefault(part.module, {})
+                change: Scale | Selection
+                if isinstance(part, Resize):
+                    change = Scale(part.argument, kept, group.units)
+                else:
+                    left = draw.units_left(number)
+                    change = Selection(part.operand, part.dim, part.block, left, group.units)
+                places[part.place] = (*places.get(part.place, ()), change)
     return found
 
 
@@ -170,13 +190,17 @@ class _Scaling(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if func in SIZED:
+        if func in SIZED or func.__name__ in COMBINING:
             place, caller = place_of(sys._getframe(1))
             scales = self.scales.get(place)
             # A module inside may have the same forward.
             if scales and caller is not None and caller.f_locals.get("self") is self.module:
                 self.seen.add(place)
-                args, kwargs = _scaled(func, args, kwargs or {}, scales, place)
+                sizes = tuple(s for s in scales if isinstance(s, Scale))
+                picks = [s for s in scales if isinstance(s, Selection)]
+                args, kwargs = _selected(args, kwargs or {}, picks)
+                if sizes:
+                    args, kwargs = _scaled(func, args, kwargs, sizes, place)
         return func(*args, **(kwargs or {}))
 
 
@@ -252,6 +276,32 @@ def _scaled(
     whole = func not in SPREAD and isinstance(args[at], int)
     rest = () if func in SPREAD else args[at + 1 :]
     return (*args[:at], sizes[0] if whole else sizes, *rest), kwargs
+
+
+def operands_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Tensor]:
+    """The tensors of a call, in order."""
+    return [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
+
+
+def _selected(
+    args: tuple[Any, ...], kwargs: dict[str, Any], picks: list[Selection]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments, with operands that have positions of closed units cut to those left."""
+    for operand, dim, block, left, units in picks:
+        tensors = operands_of(args, kwargs)
+        if operand >= len(tensors) or tensors[operand].dim() < -dim:
+            continue
+        whole = tensors[operand]
+        size = whole.shape[dim]
+        others = {t.shape[dim] for t in tensors if t.dim() >= -dim and t is not whole}
+        if size % (units * block) or size // units * len(left) not in others:
+            continue  # it was cut already, as the state of a loop after its first step
+        index = torch.tensor(left, device=whole.device)
+        rows = whole.unflatten(dim, (-1, units, block)).index_select(dim - 1, index)
+        new = rows.flatten(dim - 2, dim)
+        args = tuple(new if value is whole else value for value in args)
+        kwargs = {key: new if value is whole else value for key, value in kwargs.items()}
+    return args, kwargs
 
 
 def _fits(x: Tensor, sizes: list[int], argument: int) -> bool:

@@ -45,7 +45,8 @@ def check_modules(model: nn.Module, groups: Sequence[Group]) -> None:
     modules = dict(model.named_modules())
     for group in groups:
         named = [patch.module for patch in group.patches]
-        named += [part.module for part in (*group.norms, *group.resizes, *group.borrows)]
+        named += [part.module for part in (*group.norms, *group.borrows)]
+        named += [part.module for part in (*group.resizes, *group.picks)]
         named += [name for branch in group.branches for name in branch.modules]
         if group.select is not None:
             named.append(group.select.tensor)

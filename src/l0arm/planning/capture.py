@@ -23,7 +23,7 @@ from l0arm.equality.scratch import first_line
 from l0arm.gating import Gated
 from l0arm.gating.cutting import copy_model
 from l0arm.gating.layout import named_tensors
-from l0arm.gating.resizing import SIZED, place_of, sizes_of
+from l0arm.gating.resizing import COMBINING, SIZED, place_of, sizes_of
 from l0arm.planning.rules.base import Call
 
 PLACE = "l0arm_place"  # under this key, a node of the graph has the call that it is
@@ -161,16 +161,16 @@ def _check_numbers(output: Any) -> None:
 
 
 class _Places(TorchFunctionMode):
-    """Notes at every node of the graph that has sizes where in the forward its call is."""
+    """Notes at nodes of the graph with sizes or operands where in the forward their call is."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         sizes = sizes_of(func, args, kwargs or {}) if func in SIZED else None
-        if sizes is None:
+        if sizes is None and func.__name__ not in COMBINING:
             return func(*args, **(kwargs or {}))
         place, caller = place_of(sys._getframe(1))
-        note = {} if caller is None else {PLACE: Call(place, tuple(sizes))}
+        note = {} if caller is None else {PLACE: Call(place, tuple(sizes or ()))}
         with fx_traceback.annotate(note):
             return func(*args, **(kwargs or {}))
 

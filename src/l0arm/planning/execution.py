@@ -182,7 +182,7 @@ def _masked(trial: Trial, group: Group, reason: str) -> Choice:
     tensors = named_tensors(trial.model)
     weights = tuple(s for s in group.makes if tensors[s.tensor].dim() > 1)
     plain = replace(
-        group, makes=(), patches=(), resizes=(), norms=(), counts=weights or group.reads
+        group, makes=(), patches=(), resizes=(), picks=(), norms=(), counts=weights or group.reads
     )
     return Choice(plain, "masked", reason)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from torch import Tensor, nn
 
-from l0arm.gating import Borrow, Group, Slice
+from l0arm.gating import Borrow, Group, Pick, Slice
 from l0arm.gating.group import unit_slices
 from l0arm.planning.atoms import Atoms
 from l0arm.planning.rules.base import Split, Trace
@@ -29,6 +29,24 @@ class FoundGroup:
     def is_made_by(self, modules: Collection[str]) -> bool:
         """Whether one of these modules makes the units."""
         return any(module_of(piece.tensor) in modules for piece in self.group.makes)
+
+
+def with_picks(trace: Trace, found: Sequence[FoundGroup]) -> list[FoundGroup]:
+    """The groups, each with the constants and inputs that meet its units."""
+    picks: list[list[Pick]] = [[] for _ in found]
+    for meeting in trace.meetings:
+        roots = trace.atoms.free_roots(meeting.atoms)
+        for own, entry in zip(picks, found, strict=True):
+            units = len(entry.roots)
+            block = int((roots == roots[0]).cumprod().sum())
+            if roots[0] and len(roots) % (units * block) == 0:
+                rows = roots.reshape(-1, units, block)
+                if bool((rows == np.array(entry.roots)[None, :, None]).all()):
+                    own.append(replace(meeting.pick, block=block))
+    return [
+        replace(entry, group=replace(entry.group, picks=tuple(dict.fromkeys(own))))
+        for entry, own in zip(found, picks, strict=True)
+    ]
 
 
 def even_out(trace: Trace) -> None:

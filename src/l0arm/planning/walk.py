@@ -13,10 +13,9 @@ from torch import Tensor, fx, nn
 from l0arm.gating import Borrow, Norm
 from l0arm.gating.layout import named_tensors
 from l0arm.planning.capture import PLACE, Captured
-from l0arm.planning.rules.base import NotCovered, Site, Trace, find, spaces_in
+from l0arm.planning.rules.base import INPUT, NotCovered, Site, Trace, find, spaces_in
 from l0arm.planning.space import Factor, Space
 
-INPUT = "an input of the model keeps its shape"
 OUTPUT = "an output of the model keeps its shape"
 
 
@@ -114,6 +113,7 @@ class _Walker:
         args = fx.map_arg(list(node.args), lambda n: self.values[n.name])
         kwargs = fx.map_arg(dict(node.kwargs), lambda n: self.values[n.name])
         spaces = spaces_in(*args, *kwargs.values())
+        site = replace(site, operands=tuple(spaces))
         fixed = next((s.fixed for s in spaces if s.fixed), "")
         if not site.shapes or not any(space.factors for space in spaces):
             return _unlabelled(site, fixed)

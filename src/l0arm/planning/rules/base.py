@@ -6,9 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
-from l0arm.gating import Borrow, Norm
+from l0arm.gating import Borrow, Norm, Pick
 from l0arm.planning.atoms import Array, Atoms
 from l0arm.planning.space import Factor, Space, simplified
+
+INPUT = "an input of the model keeps its shape"
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,8 +42,16 @@ class Size:
     dim: int
 
 
+@dataclass(frozen=True, eq=False)
+class Meeting:
+    """An operand without units that meets units: the pick that leaves closed ones out."""
+
+    pick: Pick  # its block is not known yet
+    atoms: Array  # along the dimension
+
+
 class Call(NamedTuple):
-    """A call with sizes in the forward of a module, as written there."""
+    """A call with sizes or operands in the forward of a module, as written there."""
 
     place: str
     sizes: tuple[int, ...]
@@ -67,6 +77,7 @@ class Trace:
     counts: list[Count] = field(default_factory=list)
     splits: list[Split] = field(default_factory=list)
     sizes: list[Size] = field(default_factory=list)
+    meetings: list[Meeting] = field(default_factory=list)
     borrowed: dict[str, list[Borrow]] = field(default_factory=dict)  # by first name of the tensor
     norms: Mapping[str, Norm] = field(default_factory=dict)  # modules that may lose units
     normalised: list[tuple[Norm, Array]] = field(default_factory=list)  # over these positions
@@ -83,6 +94,7 @@ class Site:
         shapes: Shapes of the tensors it returns.
         written: The operator with its literal sizes, e.g. ``view(-1, 112)``, for reasons.
         call: The call of the forward that this operation is, if that has sizes.
+        operands: All values among its arguments.
         parts: Of a slice: start and stop of all slices of this value along the same dimension.
     """
 
@@ -93,6 +105,7 @@ class Site:
     written: str = ""
     call: Call | None = None
     parts: tuple[tuple[int, int], ...] = ()
+    operands: tuple[Space, ...] = ()
 
     @property
     def atoms(self) -> Atoms:
@@ -124,6 +137,18 @@ class Site:
         if self.call is not None and self.modules and argument < len(self.call.sizes):
             place = (self.modules[-1], self.call.place, argument)
             self.trace.sizes.append(Size(*place, x.at(dim), dim))
+
+    def picks(self, operand: Space, dim: int, atoms: Array) -> bool:
+        """Whether an operand without units along ``dim`` (< 0) can leave closed units out.
+
+        Constants and inputs can, where the call is known.
+        """
+        known = [n for n, own in enumerate(self.operands) if own is operand]
+        if self.call is None or not known or operand.fixed not in ("", INPUT) or not self.modules:
+            return False
+        pick = Pick(self.modules[-1], self.call.place, known[0], dim)
+        self.trace.meetings.append(Meeting(pick, atoms))
+        return True
 
     def passes_norm(self, x: Space, dims: set[int]) -> bool:
         """Whether units pass a mean over ``dims``, since a norm does it that may lose units.
