@@ -29,6 +29,7 @@ from l0arm.costs import BudgetWarning, expected_flops, fit_threshold
 from l0arm.estimators import ESTIMATORS
 from l0arm.gates import HardSigmoid, ScaledSigmoid
 from l0arm.gating import (
+    Borrow,
     Branch,
     EmptyGroupWarning,
     Gated,
@@ -38,6 +39,8 @@ from l0arm.gating import (
     Norm,
     NotSynchronised,
     Patch,
+    Pick,
+    Resize,
     Slice,
 )
 from l0arm.methods import METHODS, Course
@@ -48,6 +51,7 @@ from l0arm.pruning import PruneResult, prune
 __all__ = [
     "ESTIMATORS",
     "METHODS",
+    "Borrow",
     "Branch",
     "BudgetWarning",
     "Certificate",
@@ -64,9 +68,11 @@ __all__ = [
     "Norm",
     "NotSynchronised",
     "Patch",
+    "Pick",
     "Plan",
     "PlanError",
     "PruneResult",
+    "Resize",
     "SavedError",
     "ScaledSigmoid",
     "SearchResult",

@@ -157,6 +157,12 @@ def _shrunk(gated: Gated, number: int, keep: Tensor, draw: Draw, names: dict[str
         counts=moved(group.counts),
         select=None if select is None else replace(select, tensor=names[select.tensor]),
         patches=tuple(replace(patch, module=names[patch.module]) for patch in group.patches),
+        resizes=tuple(replace(resize, module=names[resize.module]) for resize in group.resizes),
+        picks=tuple(replace(pick, module=names[pick.module]) for pick in group.picks),
+        borrows=tuple(
+            replace(borrow, module=names[borrow.module], tensor=names[borrow.tensor])
+            for borrow in group.borrows
+        ),
         norms=tuple(replace(norm, module=names[norm.module]) for norm in group.norms),
     )
 

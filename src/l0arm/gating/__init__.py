@@ -1,11 +1,12 @@
 """Where z sits: groups, the engine that cuts theta by z, and the gated model."""
 
 from l0arm.gating.gated import EmptyGroupWarning, Gated
-from l0arm.gating.group import Branch, Group, Norm, Patch, Slice
+from l0arm.gating.group import Borrow, Branch, Group, Norm, Patch, Pick, Resize, Slice
 from l0arm.gating.step import Loss, NonFiniteLoss
 from l0arm.gating.synchrony import NotSynchronised
 
 __all__ = [
+    "Borrow",
     "Branch",
     "EmptyGroupWarning",
     "Gated",
@@ -15,5 +16,7 @@ __all__ = [
     "Norm",
     "NotSynchronised",
     "Patch",
+    "Pick",
+    "Resize",
     "Slice",
 ]

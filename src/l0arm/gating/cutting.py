@@ -18,6 +18,7 @@ from l0arm.gating.kernels import guard
 from l0arm.gating.layout import Layout, named_tensors
 from l0arm.gating.mask import close_dead_units
 from l0arm.gating.norms import FullWidthLayerNorm, rms_attributes
+from l0arm.gating.resizing import Resized, scales_under
 from l0arm.gating.slicing import theta
 
 if TYPE_CHECKING:
@@ -128,6 +129,8 @@ def cut(model: nn.Module, layout: Layout, draw: Draw) -> None:
             value = getattr(module, patch.attribute) - patch.per_unit * closed
             setattr(module, patch.attribute, value)
     _cut_norms(model, layout, draw)
+    for name, scales in scales_under(layout, draw).items():
+        Resized(model.get_submodule(name), scales).install()
     known = named_tensors(model)
     new: dict[int, Tensor] = {}  # by identity of the old tensor
     for name, spec in layout.tensors.items():

@@ -1,4 +1,4 @@
-"""How each group is executed: as it is, with patched attributes, or masked.
+"""How each group is executed: as it is, with patched attributes or sizes, or masked.
 
 A way is accepted only if it gives the right values on the example. That nothing raises proves
 nothing, and neither do equal values where closing the units moves no output.
@@ -14,11 +14,12 @@ import numpy as np
 from torch import nn
 
 from l0arm.equality.trial import Trial
-from l0arm.gating import Group, Patch
+from l0arm.gating import Group, Patch, Resize
 from l0arm.gating.layout import named_tensors
+from l0arm.gating.resizing import noting_scaled
 from l0arm.planning._plan import ExecutionKind
 from l0arm.planning.groups import FoundGroup
-from l0arm.planning.rules.base import Count, Trace
+from l0arm.planning.rules.base import Count, Size, Trace
 
 UNSEEN = (
     "closing its units moves no output visibly on the example, so dropping could not be tried; "
@@ -32,13 +33,14 @@ COUNTERS = (  # these are kept true after compaction, even if no forward uses th
 MOST_OPTIONS = 24  # sets of patches to try for one group
 
 Patches = tuple[Patch, ...]
+Option = tuple[Patch | Resize, ...]
 
 
 @dataclass(frozen=True)
 class Candidates:
     """The patches to try for a group."""
 
-    options: Sequence[Patches] = ((),)  # alternatives, the likeliest first
+    options: Sequence[Option] = ((),)  # alternatives, the likeliest first
     counters: Patches = ()  # attributes that count the units by their name
 
 
@@ -65,16 +67,30 @@ def choose_execution(
         hidden.get(group.name, _dropped(group, entry.options[0]))
         for group, entry in zip(groups, candidates, strict=True)
     ]
-    if not trial.agrees([choice.group for choice in first]):
-        options = [entry.options for entry in candidates]
-        first = _with_options(trial, groups, options, first, hidden)
-    return _with_counters(trial, first, counters)
+    with noting_scaled():  # some candidates may not be reached
+        if not trial.agrees([choice.group for choice in first]):
+            options = [entry.options for entry in candidates]
+            first = _with_options(trial, groups, options, first, hidden)
+        return _with_needed_sizes(trial, _with_counters(trial, first, counters))
+
+
+def _with_needed_sizes(trial: Trial, chosen: Sequence[Choice]) -> list[Choice]:
+    """Without sizes that need no scaling: they come from what was cut, or are never reached."""
+    if not any(choice.group.resizes for choice in chosen):
+        return list(chosen)
+    with noting_scaled() as needed:
+        trial.agrees([choice.group for choice in chosen])
+    found = []
+    for choice in chosen:
+        resizes = tuple(r for r in choice.group.resizes if (r.place, r.argument) in needed)
+        found.append(replace(choice, group=replace(choice.group, resizes=resizes)))
+    return found
 
 
 def _with_options(
     trial: Trial,
     groups: Sequence[Group],
-    options: Sequence[Sequence[Patches]],
+    options: Sequence[Sequence[Option]],
     first: Sequence[Choice],
     hidden: Mapping[str, Choice],
 ) -> list[Choice]:
@@ -94,7 +110,7 @@ def _with_options(
 def _by_kinds(
     trial: Trial,
     groups: Sequence[Group],
-    options: Sequence[Sequence[Patches]],
+    options: Sequence[Sequence[Option]],
     first: Sequence[Choice],
     hidden: Mapping[str, Choice],
 ) -> list[Choice]:
@@ -153,16 +169,21 @@ def _first_fitting(
     return _masked(trial, group, latest.reason)
 
 
-def _dropped(group: Group, patches: Patches) -> Choice:
+def _dropped(group: Group, option: Option) -> Choice:
     """The group with closed units dropped."""
-    return Choice(replace(group, patches=patches), "patched" if patches else "as is")
+    patches = tuple(part for part in option if isinstance(part, Patch))
+    resizes = tuple(part for part in option if isinstance(part, Resize))
+    changed = replace(group, patches=patches, resizes=resizes)
+    return Choice(changed, "patched" if option else "as is")
 
 
 def _masked(trial: Trial, group: Group, reason: str) -> Choice:
     """The group with nothing to drop: closed units are zeroed where they are read."""
     tensors = named_tensors(trial.model)
     weights = tuple(s for s in group.makes if tensors[s.tensor].dim() > 1)
-    plain = replace(group, makes=(), patches=(), norms=(), counts=weights or group.reads)
+    plain = replace(
+        group, makes=(), patches=(), resizes=(), picks=(), norms=(), counts=weights or group.reads
+    )
     return Choice(plain, "masked", reason)
 
 
@@ -195,12 +216,34 @@ def find_candidates(
 ) -> list[Candidates]:
     """Patches of integer attributes that have the value of a size which units change."""
     occurrences = [(count, _occurrences(trace, count)) for count in trace.counts]
+    first = {id(module): name for name, module in model.named_modules()}
+    sizes: dict[Resize, list[Size]] = {}
+    for size in trace.sizes:
+        module = first[id(model.get_submodule(size.module))]
+        sizes.setdefault(Resize(module, size.place, size.argument), []).append(size)
     candidates = []
     for entry in found:
         matches = list(_matches(model, occurrences, entry))
         counters = [patch for patch, _ in matches if patch.attribute in COUNTERS]
-        candidates.append(Candidates(_options(matches), tuple(_distinct(counters))))
+        resizes = tuple(
+            r for r, used in sizes.items() if all(_counts_all(trace, s, entry) for s in used)
+        )
+        options = _options(matches, resizes)
+        candidates.append(Candidates(options, tuple(_distinct(counters))))
     return candidates
+
+
+def _counts_all(trace: Trace, size: Size, found: FoundGroup) -> bool:
+    """Whether a size counts nothing but the units of a group, each as often as the others."""
+    if size.factor is None:
+        return False
+    roots = trace.atoms.free_roots(size.factor.atoms)
+    rows = np.moveaxis(roots, size.factor.along(size.dim), 0).reshape(
+        roots.shape[size.factor.along(size.dim)], -1
+    )
+    units, times = np.unique(rows[:, 0], return_counts=True)
+    is_even = bool((rows == rows[:, :1]).all()) and len(set(times.tolist())) == 1
+    return is_even and set(units.tolist()) == set(found.roots)
 
 
 def _occurrences(trace: Trace, count: Count) -> dict[int, int]:
@@ -225,17 +268,17 @@ def _matches(
                     yield Patch(first[id(module)], attribute, per_unit), needed
 
 
-def _options(matches: Sequence[tuple[Patch, bool]]) -> list[Patches]:
+def _options(matches: Sequence[tuple[Patch, bool]], resizes: tuple[Resize, ...]) -> list[Option]:
     """Sets of patches to try, the likeliest first.
 
     Before all others comes the set without any patch, except those that an operator itself takes
-    (the groups of a convolution): they must change.
+    (the groups of a convolution): they must change. Sizes in the code are scaled all together.
     """
     patches = _distinct([patch for patch, _ in matches])
     likely = [p for p in patches if any(word in p.attribute for word in LIKELY)]
-    sets: list[Patches] = [tuple(_distinct([p for p, needed in matches if needed]))]
-    by_attribute = [[p for p in likely if p.attribute == a] for a in _names(likely)]
-    sets += [tuple(likely), *map(tuple, by_attribute)]
+    sets: list[Option] = [tuple(_distinct([p for p, needed in matches if needed]))]
+    by_attribute = [[p for p in patches if p.attribute == a] for a in _names([*likely, *patches])]
+    sets += [tuple(likely), *map(tuple, by_attribute), (*sets[0], *resizes)]
     for some in (likely, patches):  # a value may match by chance: leave out each in turn
         sets += [tuple(some), *(tuple(p for p in some if p != out) for out in some)]
     sets += [(patch,) for patch in patches]

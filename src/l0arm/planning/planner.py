@@ -28,6 +28,7 @@ from l0arm.planning.groups import (
     find_groups,
     macs_freed,
     weights_freed,
+    with_picks,
 )
 from l0arm.planning.rules.base import Trace
 from l0arm.planning.streams import prepared_norms, with_norms
@@ -94,7 +95,8 @@ def plan(
     kept = captured.select_outputs(outputs)
     trace = walk(twin, captured, refused, kept, norms)
     even_out(trace)
-    found = with_norms(trace, find_groups(trace.atoms, named_tensors(twin)))
+    found = find_groups(trace.atoms, named_tensors(twin), trace.borrowed)
+    found = with_picks(trace, with_norms(trace, found))
     included = [entry for entry in found if not include or entry.is_made_by(layers)]
     skipped = skipped_layers(model, trace, found, included)
     branches = find_branches(twin, captured, example, refused) if depth else []
