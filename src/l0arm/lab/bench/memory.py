@@ -56,7 +56,7 @@ def peak_memory(make: Make, x: Tensor, *, timeout: float = 300.0) -> int | None:
 
 
 def _measure(parent: Connection[Any, Any]) -> None:
-    before = _status("VmRSS")
+    before = status_bytes("VmRSS")
     make, x = parent.recv()
     call = make(1)
     try:
@@ -65,10 +65,10 @@ def _measure(parent: Connection[Any, Any]) -> None:
         parent.send(None)
         return
     call(x)
-    parent.send(_status("VmHWM") - before)
+    parent.send(status_bytes("VmHWM") - before)
 
 
-def _status(field: str) -> int:
+def status_bytes(field: str) -> int:
     """One line of the process's status, in bytes."""
     for line in STATUS.read_text().splitlines():
         if line.startswith(f"{field}:"):

@@ -22,11 +22,12 @@ import torch
 
 import l0arm
 from l0arm.files import write_text
-from l0arm.lab.bench import inference, report, steps
+from l0arm.lab.bench import inference, planning, report, steps
 from l0arm.lab.bench.timing import Plan
 
 TRAINING = ("lenet5", "mlp", "wrn")
-SECTIONS = (*TRAINING, "inference", "plot")
+STEPS = (*TRAINING, "inference", "plot")
+SECTIONS = (*STEPS, "plan")
 
 
 def run(
@@ -37,8 +38,11 @@ def run(
     out: Path = Path("benchmarks/results"),
 ) -> None:
     """Measure the sections, print the tables, and write text, JSON and plot to ``out``."""
+    if "plan" in sections:
+        planning.run(quick=quick, out=out, cpu=_cpu())
+    sections = [section for section in sections if section in STEPS]
     results = {}
-    for count in threads:
+    for count in threads if sections else ():
         stored = out / f"steps-{count}t.json"
         job = {"sections": sections, "threads": count, "quick": quick, "path": str(stored)}
         subprocess.run(

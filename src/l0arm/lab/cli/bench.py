@@ -37,7 +37,7 @@ def bench(
     ] = None,
     only: Annotated[
         list[str] | None,
-        typer.Option(help="Only lenet5, mlp, wrn, inference or plot. Repeatable."),
+        typer.Option(help="Only lenet5, mlp, wrn, inference, plot or plan. Repeatable."),
     ] = None,
     threads: Annotated[
         list[int] | None,
@@ -61,9 +61,9 @@ def bench(
     """Time training steps against dense networks, or one network in all its forms.
 
     Without a network: steps and inference of the paper's networks, sliced and masked, as ratios to
-    dense networks with their spread, and a plot of step time by open fraction. Writes text, JSON
-    and plot to benchmarks/results. A full run takes under ten minutes on two cores. Do not use the
-    machine meanwhile.
+    dense networks with their spread, a plot of step time by open fraction, and the time and memory
+    of plans with their growth. Writes text, JSON and plot to benchmarks/results. A full run takes
+    about fifteen minutes on two cores. Do not use the machine meanwhile.
 
     With a run or a saved network: parameters, MACs, bytes, latency and peak memory of dense,
     compact, ONNX and 8-bit ONNX side by side. Writes bench.txt and bench.json to RUN/bench, where
