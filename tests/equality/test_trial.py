@@ -400,8 +400,8 @@ def test_the_reason_is_that_of_the_option_that_passed_most() -> None:
     wrong, nearly = (Patch("attention", "heads", 2),), (Patch("attention", "heads", 1),)
     faults = {wrong: Fault("fails at once", 0), nearly: Fault("fails in training", 3)}
     trial = Trial(model, inputs, {}, ())
-    trial.fault = lambda groups: faults[groups[-1].patches]  # type: ignore[method-assign]
-    trial.agrees = lambda groups: not any(g.drops for g in groups)  # type: ignore[method-assign]
+    trial.fault = lambda groups, **_: faults[groups[-1].patches]  # type: ignore[method-assign]
+    trial.agrees = lambda groups, **_: not any(g.drops for g in groups)  # type: ignore[method-assign]
     (choice,) = choose_execution(trial, [group], [Candidates((wrong, nearly))])
     assert choice.execution == "masked"
     assert choice.reason == "fails in training"

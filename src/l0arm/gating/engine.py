@@ -24,7 +24,6 @@ from l0arm.gating.resizing import Resized, Scales, scales_under
 from l0arm.gating.slicing import theta, write_back
 from l0arm.gating.threads import THIS
 
-
 # Where torch keeps the hooks that are registered here, and how to call them.
 HOOKS = (
     "_forward_pre_hooks",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 from torch import Tensor
 
@@ -51,7 +52,7 @@ class Slice:
                 f"but {self.where} has {size}; check units and Slice.block "
                 "(a flattened 4 x 4 map has block 16), or give Slice.index"
             )
-        return tuple(tuple(range(j * self.block, (j + 1) * self.block)) for j in range(units))
+        return _blocks(units, self.block)
 
     @property
     def positions_per_unit(self) -> int:
@@ -296,6 +297,12 @@ def unit_slices(tensor: Tensor, piece: Slice, units: int) -> tuple[tuple[int, ..
             f"{tuple(tensor.shape)}; check Slice.dim"
         )
     return piece.positions(units, tensor.shape[piece.dim])
+
+
+@lru_cache(maxsize=32)  # the layers of a network are much alike
+def _blocks(units: int, block: int) -> tuple[tuple[int, ...], ...]:
+    """Consecutive positions for every unit."""
+    return tuple(tuple(range(j * block, (j + 1) * block)) for j in range(units))
 
 
 def _check_index(piece: Slice, units: int, size: int) -> None:

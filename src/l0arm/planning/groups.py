@@ -116,14 +116,17 @@ def _units(atoms: Atoms) -> dict[int, Unit]:
     """The positions of every class that may be cut, by its root."""
     units: dict[int, Unit] = {}
     for origin in atoms.origins:
-        roots = atoms.free_roots(np.arange(origin.first, origin.first + origin.size))
-        if not roots.any():
-            continue
-        for position, root in enumerate(roots.tolist()):
-            if root:
-                atom = origin.first + position
-                place = (origin.tensor, origin.dim, atoms.is_read(atom), atoms.is_made(atom))
-                units.setdefault(root, {}).setdefault(place, []).append(position)
+        every = np.arange(origin.first, origin.first + origin.size)
+        roots = atoms.free_roots(every)
+        free = roots.nonzero()[0]
+        places: dict[tuple[bool, bool], Place] = {}  # one object for all its positions
+        for position, root in zip(free.tolist(), roots[free].tolist(), strict=True):
+            atom = origin.first + position
+            marks = (atoms.is_read(atom), atoms.is_made(atom))
+            place = places.get(marks)
+            if place is None:
+                place = places[marks] = (origin.tensor, origin.dim, *marks)
+            units.setdefault(root, {}).setdefault(place, []).append(position)
     return units
 
 
@@ -167,14 +170,16 @@ def weights_freed(tensors: Mapping[str, Tensor], group: Group) -> int:
 
 def macs_freed(trace: Trace, found: Sequence[FoundGroup]) -> list[int]:
     """Multiply-adds of one pass of the example that go with all units of each group."""
-    owner = {root: number for number, entry in enumerate(found) for root in entry.roots}
+    owner = np.full(1 + max((max(e.roots) for e in found), default=0), len(found))
+    for number, entry in enumerate(found):
+        owner[list(entry.roots)] = number
     freed = np.zeros(len(found))
     for work in trace.work:
         kept = np.ones(len(found))
         for atoms in work.factors:
-            roots = trace.atoms.free_roots(atoms).ravel().tolist()
-            owners = [owner.get(root, -1) for root in roots]
-            counts = np.bincount([n for n in owners if n >= 0], minlength=len(found))
+            roots = trace.atoms.free_roots(atoms).ravel()
+            owners = owner[np.where(roots < len(owner), roots, 0)]  # nobody owns atom 0
+            counts = np.bincount(owners, minlength=len(found) + 1)[:-1]
             kept *= 1 - counts / len(owners)
         freed += work.macs * (1 - kept)
     return [round(number) for number in freed.tolist()]

@@ -64,7 +64,7 @@ class _Before:
     """The size of the child before it has the network: multiprocessing sends arguments in order."""
 
     def __reduce__(self) -> tuple[Callable[[str], int], tuple[str]]:
-        return _status, ("VmRSS",)
+        return status_bytes, ("VmRSS",)
 
 
 def _measure(before: int, make: Make, x: Tensor, parent: Connection[Any, Any]) -> None:
@@ -74,7 +74,7 @@ def _measure(before: int, make: Make, x: Tensor, parent: Connection[Any, Any]) -
     except OSError:
         return
     call(x)
-    parent.send_bytes(b"%d" % (_status("VmHWM") - before))
+    parent.send_bytes(b"%d" % (status_bytes("VmHWM") - before))
 
 
 def step_peak(make: Callable[[], Callable[[], object]]) -> int | None:
@@ -88,16 +88,16 @@ def step_peak(make: Callable[[], Callable[[], object]]) -> int | None:
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # free memory is given back (glibc)
     if trim is not None:
         trim(0)
-    before = _status("VmRSS")
+    before = status_bytes("VmRSS")
     step = make()
     step()
     RESET.write_text("5")
     step()
     step()
-    return _status("VmHWM") - before
+    return status_bytes("VmHWM") - before
 
 
-def _status(field: str) -> int:
+def status_bytes(field: str) -> int:
     """One line of the process's status, in bytes."""
     for line in STATUS.read_text().splitlines():
         if line.startswith(f"{field}:"):

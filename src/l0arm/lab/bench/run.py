@@ -22,13 +22,14 @@ import torch
 
 import l0arm
 from l0arm.files import write_text
-from l0arm.lab.bench import inference, report, steps
+from l0arm.lab.bench import inference, planning, report, steps
 from l0arm.lab.bench.comparing import worse
 from l0arm.lab.bench.timing import Plan
 
 TRAINING = ("lenet5", "mlp", "wrn", "lenet5-shrunk", "mlp-shrunk", "resnet20", "transformer")
+STEPS = (*TRAINING, "inference", "plot")
 ALONE = ("growth", "whole")  # each is a module of its own, on one thread
-SECTIONS = (*TRAINING, "inference", "plot", *ALONE)
+SECTIONS = (*STEPS, *ALONE, "plan")
 
 
 def run(
@@ -39,8 +40,10 @@ def run(
     out: Path = Path("benchmarks/results"),
 ) -> None:
     """Measure the sections, print the tables, and write text, JSON and plot to ``out``."""
+    if "plan" in sections:
+        planning.run(quick=quick, out=out, cpu=_cpu())
     results, slower = {}, list[str]()
-    for count in threads if set(sections) - set(ALONE) else ():
+    for count in threads if set(sections) & set(STEPS) else ():
         stored = out / f"steps-{count}t.json"
         before = json.loads(stored.read_text()) if stored.exists() else None
         job = {"sections": sections, "threads": count, "quick": quick, "path": str(stored)}

@@ -65,6 +65,7 @@ def bench(
     and plot to benchmarks/results. A full run takes about half an hour on two cores. Do not use the
     machine meanwhile. Rows that are slower than the figures in the folder, beyond their spread, are
     named. growth: time and memory by gates, width and depth. whole: trainings from start to end.
+    plan: time and memory of plans, with their growth.
 
     With a run or a saved network: parameters, MACs, bytes, latency and peak memory of dense,
     compact, ONNX and 8-bit ONNX side by side. Writes bench.txt and bench.json to RUN/bench, where
