@@ -1,5 +1,6 @@
 """Where z sits: groups, the engine that cuts theta by z, and the gated model."""
 
+from l0arm.gating.constancy import ConstantObjective
 from l0arm.gating.gated import EmptyGroupWarning, Gated
 from l0arm.gating.group import Branch, Group, Norm, Patch, Slice
 from l0arm.gating.step import Loss, NonFiniteLoss
@@ -7,6 +8,7 @@ from l0arm.gating.synchrony import NotSynchronised
 
 __all__ = [
     "Branch",
+    "ConstantObjective",
     "EmptyGroupWarning",
     "Gated",
     "Group",
