@@ -9,8 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import l0arm
-from l0arm.pruning import Choice, Pruning
-from l0arm.pruning.scores import first_order
+from l0arm.pruning import SCORES, Choice, Pruning
 from l0arm.pruning.stream import Stream
 
 X = torch.randn(120, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
@@ -144,11 +143,12 @@ def test_a_round_without_a_loss_of_the_gated_network_is_refused() -> None:
     assert pruning.stage == "learn"
 
 
-def test_scores_of_a_round_are_first_order_scores_of_its_batches() -> None:
+@pytest.mark.parametrize("name", ["fisher", "first-order"])
+def test_scores_of_a_round_are_those_of_its_batches(name: str) -> None:
     gated = gated_network()
-    pruning = Pruning(gated, sgd(gated.model), steps=16, learn=0.5)
+    pruning = Pruning(gated, sgd(gated.model), steps=16, learn=0.5, scores=name)
     pruning.loss(lambda: F.cross_entropy(pruning.model(X), Y))
-    wanted = first_order(gated, [lambda: F.cross_entropy(gated(X), Y)])
+    wanted = SCORES[name](gated, [lambda: F.cross_entropy(gated(X), Y)])
     assert pruning.rounds is not None
     torch.testing.assert_close(pruning.rounds.state_dict()["slopes"], wanted, rtol=1e-6, atol=0)
 

@@ -169,7 +169,7 @@ class PrunedTraining(GatedTraining):
 
     learn: float | None = None
     choice: Choice = "scores"
-    scores: Score | str | None = "first-order"
+    scores: Score | str | None = "fisher"
     ranked: int = 30
     pruning: Pruning | None = None
     small: nn.Module | None = None
@@ -205,7 +205,7 @@ class PrunedTraining(GatedTraining):
             anneal=not trainer.lr_scheduler_configs,
             cuts=False,
             choice=self.choice,
-            scores=self.scores or "first-order",
+            scores=self.scores or "fisher",
         )
         if self.choice == "gates" and self.scores is not None:
             loader: Any = trainer.train_dataloader

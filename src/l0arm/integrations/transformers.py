@@ -168,7 +168,7 @@ class PruningTrainerMixin(GatedTrainerMixin):
 
     learn: float | None = None
     choice: Choice = "scores"
-    scores: Score | str | None = "first-order"
+    scores: Score | str | None = "fisher"
     ranked: int = 30
     small: nn.Module | None = None
 
@@ -206,7 +206,7 @@ class PruningTrainerMixin(GatedTrainerMixin):
                     anneal=False,
                     cuts=False,
                     choice=trainer.choice,
-                    scores=trainer.scores or "first-order",
+                    scores=trainer.scores or "fisher",
                 )
                 if trainer.choice == "gates" and trainer.scores is not None:
                     loader = kwargs["train_dataloader"]

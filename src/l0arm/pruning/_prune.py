@@ -61,7 +61,7 @@ def prune(
     method: Method | str = "l0-disarm",
     train: Literal["all", "gates"] = "all",
     choice: Choice = "scores",
-    scores: Score | str | None = "first-order",
+    scores: Score | str | None = "fisher",
     teacher: float = 0.0,
     learn: float | None = None,
     round_to: int = 1,
@@ -109,8 +109,8 @@ def prune(
         train: ``"all"``: weights and units together. ``"gates"``: the weights stay as they are, and
             gates are learned by forward passes alone (``choice`` is then ``"gates"``). The model
             may be frozen, and the loss any number. All steps go into this, unless ``learn`` leaves
-            some to tune in after the cut. Units are ranked by their activations instead of
-            first-order scores, which would need backward passes.
+            some to tune in after the cut. Units are ranked by their activations where ``scores``
+            would need backward passes (``"fisher"``, ``"first-order"``).
         choice: ``"scores"``: units are closed in eight rounds by their scores per cost, and the
             weights are trained in between. ``"gates"``: gates are learned by ``method``, from a
             start by ``scores``. ``docs/peers.md`` compares both with other tools.
@@ -158,7 +158,7 @@ def prune(
     backward = train != "gates"
     if not backward:
         choice, learn = "gates", 1.0 if learn is None else learn
-        scores = "activation" if scores == "first-order" else scores
+        scores = "activation" if scores in ("fisher", "first-order") else scores
     score = None if scores is None else score_named(scores)
     _check_choice(train, choice, score, teacher, precision)
     with torch.random.fork_rng(enabled=seed is not None), unchanged_if_refused(batches):
@@ -187,7 +187,7 @@ def prune(
                 learn=learn,
                 gate_lr=gate_lr,
                 choice=choice,
-                scores=score or "first-order",
+                scores=score or "fisher",
                 backward=backward,
             ),
             task,

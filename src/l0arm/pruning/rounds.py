@@ -14,10 +14,13 @@ from l0arm.equality.example import in_eval
 from l0arm.gating import Gated
 from l0arm.methods._l0_best import saturating_phi
 from l0arm.pruning.choosing import choose, score_per_cost
-from l0arm.pruning.scores import Score, first_order, start_from
+from l0arm.pruning.scores import Score, first_order, fisher, start_from
 
 ROUNDS = 8  # scores are computed anew in each, with what is closed by then
 SCORED = 4  # steps of a round whose batches are scored
+
+# What slopes of batches are summed as: these scores need the gradient of the loss in the gates.
+SUMMED: dict[Score, Callable[[Tensor], Tensor]] = {first_order: Tensor.abs, fisher: Tensor.square}
 
 
 class Rounds(Estimator):
@@ -25,8 +28,8 @@ class Rounds(Estimator):
 
     It takes the place of the network's estimator, so that ``gated.loss`` evaluates the units that
     are open, in any training loop. The last few batches of a round are evaluated a second time, in
-    eval mode, for first-order scores: the gradient of the loss in the gates (``first_order``). Any
-    other score is computed at the end of the round, from the batch of the last step.
+    eval mode, for the gradient of the loss in the gates (``fisher``, ``first_order``). Any other
+    score is computed at the end of the round, from the batch of the last step.
 
     Args:
         gated: A gated network with a budget. All its gates are opened.
@@ -35,7 +38,7 @@ class Rounds(Estimator):
         score: How units are ranked.
 
     Attributes:
-        closure: Computes the loss of the last step, for scores other than first-order ones.
+        closure: Computes the loss of the last step, for scores that need no such gradient.
     """
 
     takes = "binary"
@@ -60,11 +63,11 @@ class Rounds(Estimator):
         z = self._open()
         value = f(z)
         due = self._last_step - self.scored <= self.step < self._last_step
-        if due and self.score is first_order and torch.is_grad_enabled():
+        if due and self.score in SUMMED and torch.is_grad_enabled():
             leaf = z.clone().requires_grad_()
             with in_eval(self.gated):
                 (slope,) = torch.autograd.grad(f(leaf), leaf)
-            self._slopes += slope.abs()
+            self._slopes += SUMMED[self.score](slope)
         return value
 
     @property
@@ -97,7 +100,7 @@ class Rounds(Estimator):
 
     def _scores(self) -> Tensor:
         """The scores of this round, the mean over all processes."""
-        if self.score is first_order:
+        if self.score in SUMMED:
             if not bool(self._slopes.any()):
                 raise ValueError(
                     "no unit was scored; compute every loss with pruning.loss or gated.loss, and "

@@ -88,7 +88,7 @@ class Pruning:
         anneal: bool = True,
         cuts: bool = True,
         choice: Choice = "scores",
-        scores: Score | str = "first-order",
+        scores: Score | str = "fisher",
         scaler: torch.amp.GradScaler | None = None,
         backward: bool = True,
     ) -> None:
@@ -136,9 +136,7 @@ class Pruning:
         """The network to train now: the gated one, and the small one after the cut."""
         return self.gated if self.small is None else self.small
 
-    def rank(
-        self, losses: Sequence[Callable[[], Tensor]], score: Score | str = "first-order"
-    ) -> None:
+    def rank(self, losses: Sequence[Callable[[], Tensor]], score: Score | str = "fisher") -> None:
         """Start gates that are trained from scores. Several processes take the mean of theirs.
 
         Args:

@@ -15,6 +15,7 @@ from l0arm.gating import Gated
 from l0arm.pruning.scores.activation import activation
 from l0arm.pruning.scores.batch_norm_scale import batch_norm_scale
 from l0arm.pruning.scores.first_order import first_order
+from l0arm.pruning.scores.fisher import fisher
 from l0arm.pruning.scores.magnitude import magnitude
 
 Closure = Callable[[], Tensor]
@@ -24,6 +25,7 @@ SCORES: dict[str, Score] = {
     "activation": activation,
     "batch-norm-scale": batch_norm_scale,
     "first-order": first_order,
+    "fisher": fisher,
     "magnitude": magnitude,
 }
 
@@ -33,6 +35,7 @@ __all__ = [
     "activation",
     "batch_norm_scale",
     "first_order",
+    "fisher",
     "magnitude",
     "start_from",
 ]

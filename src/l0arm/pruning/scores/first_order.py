@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -11,10 +11,17 @@ from l0arm.equality.example import in_eval
 from l0arm.gating import Gated
 
 
-def first_order(
-    gated: Gated, losses: Sequence[Callable[[], Tensor]], at: Tensor | None = None
-) -> Tensor:
-    """``mean over batches of |d loss / d z|`` with all gates open, or with given gates.
+def slopes(gated: Gated, losses: Sequence[Callable[[], Tensor]]) -> Iterator[Tensor]:
+    """``d loss / d z`` of one batch after the other, with all gates open, in eval mode."""
+    for loss in losses:
+        z = torch.ones(gated.layout.gates, device=gated.phi.device).requires_grad_()
+        with in_eval(gated), torch.enable_grad(), gated.drawn(z, writes=False):
+            (slope,) = torch.autograd.grad(loss(), z)
+        yield slope
+
+
+def first_order(gated: Gated, losses: Sequence[Callable[[], Tensor]]) -> Tensor:
+    """``mean over batches of |d loss / d z|`` with all gates open.
 
     This is the Taylor criterion (Molchanov et al., "Pruning Convolutional Neural Networks for
     Resource Efficient Inference", 2017), for whole units: the gates multiply what is read.
@@ -22,7 +29,6 @@ def first_order(
     Args:
         gated: The gated network. Nothing of it is changed.
         losses: Functions that compute the loss of one batch by calling ``gated``.
-        at: The gates, 0 or 1, where units are closed already. None: all are open.
 
     Returns:
         One number per gate.
@@ -33,12 +39,7 @@ def first_order(
         >>> first_order(gated, [lambda: gated(torch.ones(4, 3)).square().sum()]).shape
         torch.Size([5])
     """
-    gates = torch.ones(gated.layout.gates, device=gated.phi.device) if at is None else at
-    total = torch.zeros_like(gates)
-    with in_eval(gated), torch.enable_grad():
-        for loss in losses:
-            z = gates.clone().requires_grad_()
-            with gated.drawn(z, writes=False):
-                (slope,) = torch.autograd.grad(loss(), z)
-            total += slope.abs()
+    total = torch.zeros(gated.layout.gates, device=gated.phi.device)
+    for slope in slopes(gated, losses):
+        total += slope.abs()
     return total / max(1, len(losses))
