@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from l0arm import ConstantObjective, SearchResult, search
-from l0arm._search import PATIENCE
+from l0arm._search import _Problem
+from l0arm.gating.constancy import PATIENCE
 
 GROUPS = {"a": 6, "b": 4}
 WORTH = np.array([3.0, 0.0, 1.0, 0.0, 2.0, 0.0, 0.5, 4.0, 0.0, 1.5])
@@ -66,6 +67,7 @@ def test_the_objective_is_called_as_often_as_is_said() -> None:
 def test_an_interrupted_search_goes_on_bit_for_bit(estimator: str, tmp_path: Path) -> None:
     def run(path: Path | None, f: Any = missed) -> SearchResult:
         settings: dict[str, Any] = {"steps": 60, "every": 10, "estimator": estimator}
+        settings["blocks"] = (3, 1)
         return search(f, GROUPS, 0.5, checkpoint=path, **settings)
 
     whole, calls = run(None), list[int]()
@@ -103,6 +105,39 @@ def test_scores_decide_the_start() -> None:
     scores = {"a": WORTH[:6], "b": torch.tensor(WORTH[6:])}
     found = search(missed, GROUPS, 0.6, steps=1, scores=scores)
     assert found.start == 0.0  # the six units that are worth something
+
+
+def test_blocks_are_neighbours_by_score_and_of_like_cost() -> None:
+    """Blocks of two cheap units; a unit of group b costs as much as four, and is one by itself."""
+    costs = torch.tensor([1.0] * 6 + [4.0] * 4, dtype=torch.float64)
+    problem = _Problem(missed, GROUPS, costs / costs.sum(), 0.5)
+    phi = torch.tensor([0.1, 0.9, 0.5, 0.4, 0.8, 0.2, 0.3, 0.7, 0.6, 0.0]).double()
+    blocks = problem.blocks(phi, 2).tolist()
+    assert blocks == [2, 0, 1, 1, 0, 2, 5, 3, 4, 6]
+    assert problem.blocks(phi, 1).tolist() == list(range(10))
+
+
+def test_blocks_find_among_thousands_of_units_what_single_gates_do_not() -> None:
+    """With 200 evaluations for 4,000 units, of which the first eighth counts."""
+    worth = np.where(np.arange(4000) < 500, 1.0, 0.0)
+
+    def missing(masks: dict[str, Any]) -> float:
+        return float(worth[~masks["units"]].sum())
+
+    def run(blocks: tuple[int, ...]) -> float:
+        return search(missing, {"units": 4000}, 0.25, steps=100, blocks=blocks).value
+
+    assert run((250, 125)) == 0.0
+    assert run((1,)) > 100.0
+
+
+def test_a_wide_spread_keeps_the_draws_close_to_the_choice_by_scores() -> None:
+    """One step from the start: the lowest and the highest logit are 2 spread apart, or nearly."""
+    scores = {"a": WORTH[:6], "b": WORTH[6:]}
+    for spread in (1.0, 4.0):
+        found = search(missed, GROUPS, 0.6, steps=1, scores=scores, spread=spread, lr=1e-6)
+        odds = np.concatenate([p / (1 - p) for p in found.probabilities.values()])
+        assert np.log(odds.max() / odds.min()) == pytest.approx(2 * spread, abs=1e-4)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, np.float32(np.nan)])
@@ -148,6 +183,9 @@ def test_an_estimator_that_needs_slopes_is_refused() -> None:
         (GROUPS, 0.5, {"cost": {"a": -1.0, "b": 1.0}}, "0 or more"),
         (GROUPS, 0.5, {"scores": {"a": [1.0], "b": 1.0}}, "scores of group 'a'"),
         (GROUPS, 0.5, {"steps": 0}, "integers >= 1"),
+        (GROUPS, 0.5, {"spread": 0.0}, "spread must be a finite number > 0"),
+        (GROUPS, 0.5, {"blocks": ()}, "blocks are numbers of units"),
+        (GROUPS, 0.5, {"blocks": (0,)}, "blocks are numbers of units"),
         (GROUPS, 0.5, {"lr": -1.0}, "lr must be a finite number"),
     ],
 )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import sysconfig
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,16 @@ LIST = Path(__file__).parent / "files.txt"
 LENGTH = 128  # characters of a sequence
 CHARACTERS = "\n" + "".join(map(chr, range(32, 127)))  # anything else becomes a blank
 VOCABULARY = len(CHARACTERS)
-HELD_OUT = 14  # every so many files are for the test
+EVERY = 14  # of so many files, one is for the test and one for the validation
+
+
+@dataclass(frozen=True)
+class Texts:
+    """Numbers of characters. Settings are tuned on ``validation``; ``test`` is for the table."""
+
+    train: Tensor
+    validation: Tensor
+    test: Tensor
 
 
 def listed() -> list[tuple[str, str]]:
@@ -26,8 +36,8 @@ def listed() -> list[tuple[str, str]]:
     return [tuple(line.split()) for line in LIST.read_text().splitlines()]  # type: ignore[misc]
 
 
-def read(folder: Path | None = None) -> tuple[Tensor, Tensor]:
-    """The texts to train and to test on, as numbers of characters.
+def read(folder: Path | None = None) -> Texts:
+    """The texts, as numbers of characters.
 
     Raises:
         ValueError: A file is not the one that was listed.
@@ -36,7 +46,7 @@ def read(folder: Path | None = None) -> tuple[Tensor, Tensor]:
     table = np.full(256, CHARACTERS.index(" "), dtype=np.uint8)
     for number, character in enumerate(CHARACTERS):
         table[ord(character)] = number
-    parts: dict[bool, list[np.ndarray]] = {False: [], True: []}
+    parts: dict[str, list[np.ndarray]] = {"train": [], "validation": [], "test": []}
     for position, (digest, name) in enumerate(listed()):
         raw = (folder / name).read_bytes()
         if hashlib.sha256(raw).hexdigest() != digest:
@@ -44,10 +54,9 @@ def read(folder: Path | None = None) -> tuple[Tensor, Tensor]:
                 f"{folder / name} differs from the file that the benchmark was run on; use the "
                 "sources of Python 3.11.7"
             )
-        held_out = position % HELD_OUT == HELD_OUT - 1
-        parts[held_out].append(table[np.frombuffer(raw, dtype=np.uint8)])
-    train, test = (np.concatenate(parts[held_out]) for held_out in (False, True))
-    return torch.from_numpy(train).long(), torch.from_numpy(test).long()
+        part = {EVERY - 1: "test", EVERY // 2 - 1: "validation"}.get(position % EVERY, "train")
+        parts[part].append(table[np.frombuffer(raw, dtype=np.uint8)])
+    return Texts(**{n: torch.from_numpy(np.concatenate(p)).long() for n, p in parts.items()})
 
 
 def batch(text: Tensor, rows: int, generator: torch.Generator) -> Tensor:

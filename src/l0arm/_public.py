@@ -11,7 +11,7 @@ from l0arm import (
     models,
     penalties,
 )
-from l0arm._search import ConstantObjective, SearchResult, search
+from l0arm._search import SearchResult, search
 from l0arm._sparsify import sparsify
 from l0arm.compaction import (
     Certificate,
@@ -31,6 +31,7 @@ from l0arm.gates import HardSigmoid, ScaledSigmoid
 from l0arm.gating import (
     Borrow,
     Branch,
+    ConstantObjective,
     EmptyGroupWarning,
     Gated,
     Group,

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import copy
 import math
-import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
 from pathlib import Path
@@ -25,18 +24,14 @@ from l0arm.contracts import Estimator
 from l0arm.estimators._base import is_finite_number
 from l0arm.estimators._named import estimator_for
 from l0arm.files import replacing
+from l0arm.gating.constancy import Constancy
 
 Mask = npt.NDArray[np.bool_]
 Masks = dict[str, Mask]
 UnitCost = Mapping[str, Any] | Callable[[str], Any]
 FALLING = 0.6  # of the steps: the target falls over them
-PATIENCE = 50  # evaluations with one and the same value until the warning
 OPEN = 0.9  # probability of a unit to stay, at the start
 FARTHEST = 12.0  # |logit| at most: a gate can always come back
-
-
-class ConstantObjective(UserWarning):
-    """The objective had the same value for all masks so far: there is nothing to learn from."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +67,8 @@ def search(
     estimator: Estimator | str = "disarm",
     lr: float = 0.1,
     scores: Mapping[str, Any] | None = None,
+    spread: float = 1.0,
+    blocks: Sequence[int] = (1,),
     seed: int = 0,
     checkpoint: str | Path | None = None,
     every: int = 50,
@@ -95,6 +92,14 @@ def search(
         lr: Learning rate of the logits (Adam).
         scores: The importance of the units, one number per unit by group. Those with higher ranks
             within the search start with higher probabilities. None: all start alike.
+        spread: How much the scores are trusted: the first logits reach from -spread to spread
+            around their mean. With 1, draws differ much. With 4, they are close to the units that
+            the scores would keep, so that few evaluations go further.
+        blocks: Units that share one gate, from coarse to fine, such as ``(64, 16, 4)``: each size
+            has an equal part of the steps. A block has units of one group with neighbouring scores
+            (without scores: neighbours). The sizes are those of the cheapest group; groups with
+            costlier units have smaller blocks. Fewer gates have less variance, so that a search
+            over thousands of units needs fewer evaluations.
         seed: Of the draws.
         checkpoint: A file that holds the state of the search. If it exists, the search goes on from
             it, bit for bit.
@@ -124,7 +129,10 @@ def search(
     if not (isinstance(steps, int) and steps >= 1 and isinstance(every, int) and every >= 1):
         raise ValueError(f"steps and every are integers >= 1; got {steps!r} and {every!r}")
     chosen = copy.deepcopy(estimator_for(search, estimator, options))
-    state = _State(problem, chosen, lr, seed, _start(problem, scores), steps)
+    sizes = tuple(blocks)
+    if not sizes or not all(isinstance(size, int) and size >= 1 for size in sizes):
+        raise ValueError(f"blocks are numbers of units >= 1, such as (16, 1); got {blocks!r}")
+    state = _State(problem, chosen, lr, seed, _start(problem, scores, spread), steps, sizes)
     path = None if checkpoint is None else Path(checkpoint)
     if path is not None and path.exists():
         state.load(path)
@@ -156,7 +164,7 @@ class _Problem:
         self, f: Callable[[Masks], float], groups: Mapping[str, int], costs: Tensor, target: float
     ) -> None:
         self.f, self.groups, self.costs, self.target = f, dict(groups), costs, target
-        self.evaluations, self._first, self._constant = 0, math.nan, True
+        self.evaluations, self.constancy = 0, Constancy()
 
     @classmethod
     def of(
@@ -219,15 +227,7 @@ class _Problem:
                 "for all masks, also for empty groups"
             )
         self.evaluations += 1
-        self._first = value if self.evaluations == 1 else self._first
-        self._constant = self._constant and value == self._first
-        if self._constant and self.evaluations == PATIENCE:
-            warnings.warn(
-                f"the objective was {value} in all of its {PATIENCE} evaluations; there is nothing "
-                "to learn from. Does it use the masks?",
-                ConstantObjective,
-                stacklevel=5,
-            )
+        self.constancy.note(value, z, stacklevel=5)
         return value
 
     def decided(self, phi: Tensor) -> Tensor:
@@ -239,6 +239,24 @@ class _Problem:
                 keep[unit] = 1.0
                 left -= price
         return keep
+
+    def blocks(self, phi: Tensor, size: int) -> Tensor:
+        """The number of each unit's block: neighbours in phi, of one group.
+
+        ``size`` counts units of the cheapest group, so that no gate decides about much more than
+        the others.
+        """
+        if size == 1:
+            return torch.arange(len(phi))
+        prices = [float(part.mean()) for part in self.split(self.costs).values()]
+        cheapest = min(price for price in prices if price > 0)
+        numbers, first = [], 0
+        for part, price in zip(self.split(phi).values(), prices, strict=True):
+            units = max(1, round(size * cheapest / max(price, cheapest)))
+            ranks = part.argsort(stable=True, descending=True).argsort()
+            numbers.append(first + ranks // units)
+            first += -(-len(part) // units)
+        return torch.cat(numbers)
 
     def shifted(self, phi: Tensor, share: float) -> Tensor:
         """``phi - t`` with the t >= 0 that brings the expected cost down to a share.
@@ -272,6 +290,7 @@ class _State:
         seed: int,
         phi: Tensor,
         steps: int,
+        blocks: tuple[int, ...] = (1,),
     ) -> None:
         if not (is_finite_number(lr) and lr > 0):
             raise ValueError(f"lr must be a finite number > 0, got {lr!r}")
@@ -281,17 +300,19 @@ class _State:
         self.random = torch.Generator().manual_seed(seed)
         self.step, self.start, self.history = 0, math.nan, list[dict[str, float]]()
         self.initial = float(problem.costs @ phi.sigmoid())
-        self.identity = repr((problem.groups, problem.target, estimator, lr, seed, steps))
+        self.stages = [problem.blocks(phi, size) for size in blocks]
+        self.identity = repr((problem.groups, problem.target, estimator, lr, seed, steps, blocks))
         self.identity += f" {problem.costs.tolist()} {phi.tolist()}"
 
     def advance(self) -> dict[str, float]:
         """One step of the search."""
         problem = self.problem
-        probs = self.phi.sigmoid().requires_grad_()
-        value = self.estimator(problem, probs, self.random)
+        block = self.stages[self.step * len(self.stages) // self.steps]
+        probs = _means(self.phi, block).sigmoid().requires_grad_()
+        value = self.estimator(lambda z: problem(z[block]), probs, self.random)
         (slope,) = torch.autograd.grad(value, probs)
         pi = probs.detach()
-        gradient = slope * pi * (1 - pi)  # in the logit
+        gradient = (slope * pi * (1 - pi))[block]  # in the logit, the same for all of a block
         self.step += 1
         self.first = 0.9 * self.first + 0.1 * gradient
         self.second = 0.99 * self.second + 0.01 * gradient.square()
@@ -312,7 +333,8 @@ class _State:
         state |= {"start": self.start, "history": self.history}
         problem, memory = self.problem, self.estimator.state
         state |= {"estimator": {} if memory is None else memory.state_dict()}
-        state["seen"] = (problem.evaluations, problem._first, problem._constant)
+        watch = problem.constancy
+        state["seen"] = (problem.evaluations, watch.count, watch.first, watch.constant)
         with replacing(path) as temporary:
             torch.save(state, temporary)
 
@@ -328,19 +350,28 @@ class _State:
         self.random.set_state(state["random"])
         self.step, self.start, self.history = state["step"], state["start"], state["history"]
         problem = self.problem
-        problem.evaluations, problem._first, problem._constant = state["seen"]
+        watch = problem.constancy
+        problem.evaluations, watch.count, watch.first, watch.constant = state["seen"]
         if self.estimator.state is not None:
             self.estimator.state.load_state_dict(state["estimator"])
 
 
-def _start(problem: _Problem, scores: Mapping[str, Any] | None) -> Tensor:
-    """The first logits: all alike, or from -1 to 1 around their mean by the rank of the scores."""
+def _means(phi: Tensor, block: Tensor) -> Tensor:
+    """The mean logit of each block."""
+    sums = phi.new_zeros(int(block.max()) + 1).index_add(0, block, phi)
+    return sums / torch.bincount(block)
+
+
+def _start(problem: _Problem, scores: Mapping[str, Any] | None, spread: float) -> Tensor:
+    """The first logits: all alike, or spread around their mean by the rank of the scores."""
+    if not (is_finite_number(spread) and spread > 0):
+        raise ValueError(f"spread must be a finite number > 0, got {spread!r}")
     phi = torch.full((len(problem.costs),), math.log(OPEN / (1 - OPEN)), dtype=torch.float64)
     if scores is None:
         return phi
     flat = torch.cat([_per_unit("scores", n, scores[n], k) for n, k in problem.groups.items()])
     ranks = flat.argsort(stable=True).argsort(stable=True).double()
-    return phi + 2 * ranks / max(1, len(flat) - 1) - 1
+    return phi + spread * (2 * ranks / max(1, len(flat) - 1) - 1)
 
 
 def _per_unit(what: str, name: str, given: Any, units: int) -> Tensor:

@@ -19,7 +19,7 @@ WITH_SAMPLES = [name for name, option in OPTIONS if option == "samples"]
 
 def test_these_are_tried() -> None:
     assert WITH_TEMPERATURE == ["concrete", "rebar", "relax", "st-gumbel"]
-    assert WITH_SAMPLES == ["arms", "double-cv", "reinforce-loo"]
+    assert WITH_SAMPLES == ["arms", "double-cv", "reinforce-loo", "rodeo"]
 
 
 @pytest.mark.parametrize("name", WITH_TEMPERATURE)

@@ -254,4 +254,4 @@ def test_float64_stays_float64(estimator: Estimator) -> None:
 
 
 def test_these_remember_something() -> None:
-    assert REMEMBERING == ["disarm-slopes", "rebar", "reinforce", "relax"]
+    assert REMEMBERING == ["disarm-slopes", "rebar", "reinforce", "relax", "rodeo"]

@@ -56,10 +56,13 @@ def test_buffers_follow_the_first_rank_only_if_asked(facts: list[Any]) -> None:
     assert facts[0]["no broadcast/own"]["buffers apart"] > 1e-6
 
 
+@pytest.mark.parametrize("way", ["exact", "forward-only"])
 @pytest.mark.parametrize("draws", ["own", "shared"])
-def test_the_mean_over_ranks_and_noise_is_the_exact_gradient(facts: list[Any], draws: str) -> None:
+def test_the_mean_over_ranks_and_noise_is_the_exact_gradient(
+    facts: list[Any], draws: str, way: str
+) -> None:
     for fact in facts:
-        mean, exact = fact["exact"][draws]
+        mean, exact = fact[way][draws]
         assert exact.abs().min() > 1e-3
         assert_close(mean, exact, rtol=1e-10, atol=1e-12)
 

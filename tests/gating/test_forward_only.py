@@ -9,8 +9,9 @@ import torch.nn.functional as F
 from tests.helpers.enumeration import patterns
 from torch import Tensor, nn
 
-from l0arm import Course, Gated, NonFiniteLoss, sparsify
+from l0arm import ConstantObjective, Course, Gated, NonFiniteLoss, sparsify
 from l0arm.estimators import ESTIMATORS
+from l0arm.gating.constancy import PATIENCE
 from l0arm.models import MLP, WideResNet
 
 pytestmark = pytest.mark.filterwarnings("ignore::l0arm.EmptyGroupWarning")
@@ -24,6 +25,7 @@ SLOPES = [
     "muprop",
     "rebar",
     "reinmax",
+    "rodeo",
     "st-gumbel",
     "straight-through",
 ]
@@ -165,6 +167,47 @@ def test_a_closure_that_changes_the_weights_is_refused() -> None:
 
     with pytest.raises(RuntimeError, match="changed weights of the model in place"):
         gated.loss(closure, backward=False)
+
+
+def test_a_loss_that_never_changes_gets_one_warning() -> None:
+    gated, (x, _) = small(), digits()
+    draws = torch.Generator().manual_seed(0)
+
+    def run() -> None:
+        for _ in range(PATIENCE):
+            gated.loss(lambda: (gated(x), 0.5)[1], draws, backward=False)
+
+    with pytest.warns(ConstantObjective, match=f"0.5 in all of its {PATIENCE}") as caught:
+        run()
+    assert [w.category for w in caught].count(ConstantObjective) == 1
+
+
+def test_one_draw_again_and_again_is_no_reason_to_warn() -> None:
+    gated, (x, y) = small(), digits()
+    with torch.no_grad():
+        gated.phi.fill_(40.0)  # all gates are decided
+    for _ in range(2 * PATIENCE):
+        gated.loss(lambda: F.cross_entropy(gated(x), y), backward=False)
+    assert gated.constancy.count == 1
+
+
+@pytest.mark.parametrize("samples", [2, 4])
+def test_several_draws_share_what_they_have_in_common(samples: int) -> None:
+    """All draws agree on the first two groups: the first layer is computed once for all."""
+    gated = sparsify(
+        MLP((3, 2, 2, 2)), method="l0", estimator="arms", samples=samples, lam=0.0, sharing=True
+    )
+    with torch.no_grad():
+        gated.phi.fill_(40.0)
+        gated.phi[-2:] = 0.0
+    hidden: list[Tensor] = []
+    gated.model.fc1.register_forward_hook(lambda m, i, out: hidden.append(out))
+    x, draws = torch.rand(4, 3), torch.Generator().manual_seed(1)
+    for _ in range(8):
+        hidden.clear()
+        gated.loss(lambda: gated(x).sum(), draws, backward=False)
+        assert len({id(out) for out in hidden}) == 1
+    assert len(hidden) > 1  # several evaluations
 
 
 def test_running_statistics_are_left_alone_in_training_mode() -> None:

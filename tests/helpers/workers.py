@@ -133,7 +133,14 @@ def settings_of_ddp(rank: int) -> dict[str, Any]:
     for name, settings in SETTINGS.items():
         for draws in ("own", "shared"):
             facts[f"{name}/{draws}"] = train_under(rank, settings, draws)
-    return facts | refusals(rank) | {"exact": {d: expectation(rank, d) for d in ("own", "shared")}}
+    return (
+        facts
+        | refusals(rank)
+        | {
+            "exact": {d: expectation(rank, d) for d in ("own", "shared")},
+            "forward-only": {d: expectation(rank, d, backward=False) for d in ("own", "shared")},
+        }
+    )
 
 
 def message(action: Callable[[], object], kind: type[Exception]) -> str:
@@ -213,8 +220,11 @@ def cells(pi: list[float]) -> list[tuple[Tensor, float]]:
     ]
 
 
-def expectation(rank: int, draws: Any) -> list[Tensor]:
-    """The mean over all noise of DDP's gradient in phi, and the gradient by enumeration."""
+def expectation(rank: int, draws: Any, backward: bool = True) -> list[Tensor]:
+    """The mean over all noise of DDP's gradient in phi, and the gradient by enumeration.
+
+    Without a backward pass the weights are frozen, and the loss is a plain number.
+    """
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 2), nn.Tanh(), nn.Linear(2, 1)).double()
     group = Group("hidden", 2, (Slice("2.weight", 1),), (Slice("0.weight", 0), Slice("0.bias", 0)))
@@ -222,6 +232,7 @@ def expectation(rank: int, draws: Any) -> list[Tensor]:
     with torch.no_grad():
         gated.phi.copy_(torch.tensor([0.1, -0.05]))
     gated.estimator = GivenNoise()
+    gated.model.requires_grad_(backward)
     step = DistributedDataParallel(WholeLoss(gated, draws))
     x = [torch.rand(n, 3, dtype=torch.float64) + r for r, n in enumerate(SIZES)]
     own = cells(gated.gates.probs.tolist())
@@ -230,7 +241,12 @@ def expectation(rank: int, draws: Any) -> list[Tensor]:
     for pair in pairs:
         gated.estimator.u = pair[rank][0]
         gated.phi.grad = None
-        step(lambda: gated(x[rank]).square().mean(), weight=SIZES[rank]).backward()
+
+        def closure() -> Tensor | float:
+            value = gated(x[rank]).square().mean()
+            return value if backward else value.item()
+
+        step(closure, weight=SIZES[rank], backward=backward).backward()
         volume = pair[0][1] * (pair[1][1] if draws == "own" else 1.0)
         mean += volume * gated.phi.grad
     return [mean.detach(), enumerated(gated, torch.cat(x))]

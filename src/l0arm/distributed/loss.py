@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
+from numbers import Real
 from typing import Any, Literal, Protocol, cast, runtime_checkable
 
 import torch
@@ -137,8 +138,13 @@ class WholeLoss(nn.Module):
         generator: torch.Generator | None,
         backward: bool,
     ) -> Loss:
-        def mean_over_processes() -> Tensor:
-            value = at_least_float32(torch.as_tensor(closure(), device=team.device))
+        def mean_over_processes() -> Tensor | float:
+            found = closure()
+            if not backward and isinstance(found, Real):  # a tensor would round it to float32
+                number, weights = team.sum([weight * float(found) if weight else 0.0, weight])
+                _share(team, weight, weights)  # refuses weights that are all 0
+                return number / weights
+            value = at_least_float32(torch.as_tensor(found, device=team.device))
             sums, weights = team.sum([weight * value.item() if weight else 0.0, weight])
             local = _share(team, weight, weights) * value
             # The value is the mean over processes, the gradient that of this process.

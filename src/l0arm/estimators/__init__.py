@@ -27,6 +27,7 @@ from l0arm.estimators.reinforce import Reinforce
 from l0arm.estimators.reinforce_loo import ReinforceLOO
 from l0arm.estimators.reinmax import ReinMax
 from l0arm.estimators.relax import RELAX
+from l0arm.estimators.rodeo import RODEO
 from l0arm.estimators.st_gumbel import STGumbel
 from l0arm.estimators.straight_through import StraightThrough
 from l0arm.estimators.ugc import UGC
@@ -48,6 +49,7 @@ ESTIMATORS: dict[str, Callable[..., Estimator]] = {
     "reinforce-loo": ReinforceLOO,
     "reinmax": ReinMax,
     "relax": RELAX,
+    "rodeo": RODEO,
     "st-gumbel": STGumbel,
     "straight-through": StraightThrough,
     "ugc": UGC,
@@ -60,6 +62,7 @@ __all__ = [
     "ESTIMATORS",
     "REBAR",
     "RELAX",
+    "RODEO",
     "UGC",
     "Bitflip",
     "Concrete",

@@ -8,8 +8,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from l0arm.contracts import Objective
 from l0arm.estimators._base import is_finite_number
-from l0arm.estimators._surrogate import per_probability
+from l0arm.estimators._surrogate import loss_of, per_probability
 
 
 def through(z: Tensor, probs: Tensor, slope: Tensor) -> Tensor:
@@ -32,6 +33,20 @@ def slope_of(value: Tensor, z: Tensor, *, create_graph: bool = False) -> Tensor:
         value, z, retain_graph=True, create_graph=create_graph, materialize_grads=True
     )
     return slope
+
+
+def evaluated_with_slopes(f: Objective, draws: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """f at the first draw with its graph, then the losses and df/dz at all draws without one."""
+    first: Tensor | None = None  # it also trains the weights; the graphs of the others are freed
+    losses, slopes = [], []
+    for z in draws:
+        leaf = z.clone().requires_grad_()
+        value = f(leaf)
+        first = value if first is None else first
+        losses.append(loss_of(value).reshape(()))
+        slopes.append(slope_of(value, leaf))
+    assert first is not None
+    return first, torch.stack(losses), torch.stack(slopes)
 
 
 def open_gates(u: Tensor, pi: Tensor) -> Tensor:

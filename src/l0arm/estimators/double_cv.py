@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from l0arm.contracts import Gates, Objective
 from l0arm.estimators._base import SeveralDraws, covariance, is_finite_number
-from l0arm.estimators._relaxation import slope_of
-from l0arm.estimators._surrogate import binary_draw, loss_of, probabilities, surrogate
+from l0arm.estimators._relaxation import evaluated_with_slopes
+from l0arm.estimators._surrogate import binary_draw, probabilities, surrogate
 
 
 @dataclass(frozen=True)
@@ -59,22 +58,8 @@ class DoubleCV(SeveralDraws):
         probs = probabilities(gates)
         pi = probs.detach()
         draws = binary_draw(u, probs)
-        value, losses, slopes = _evaluated(f, draws)
+        value, losses, slopes = evaluated_with_slopes(f, draws)
         others = (slopes.sum(0) - slopes) / (len(slopes) - 1)
         h = losses - self.a * (others * (draws - pi)).sum(1)
         s = covariance(h, draws, pi) + self.a * pi * (1 - pi) * slopes.mean(0)
         return surrogate(value, s, gates)
-
-
-def _evaluated(f: Objective, draws: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """f at the first draw with its graph, then the losses and df/dz at all draws without one."""
-    first: Tensor | None = None  # it also trains the weights; the graphs of the others are freed
-    losses, slopes = [], []
-    for z in draws:
-        leaf = z.clone().requires_grad_()
-        value = f(leaf)
-        first = value if first is None else first
-        losses.append(loss_of(value).reshape(()))
-        slopes.append(slope_of(value, leaf))
-    assert first is not None
-    return first, torch.stack(losses), torch.stack(slopes)

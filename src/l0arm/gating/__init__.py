@@ -1,5 +1,6 @@
 """Where z sits: groups, the engine that cuts theta by z, and the gated model."""
 
+from l0arm.gating.constancy import ConstantObjective
 from l0arm.gating.gated import EmptyGroupWarning, Gated
 from l0arm.gating.group import Borrow, Branch, Group, Norm, Patch, Pick, Resize, Slice
 from l0arm.gating.step import Loss, NonFiniteLoss
@@ -8,6 +9,7 @@ from l0arm.gating.synchrony import NotSynchronised
 __all__ = [
     "Borrow",
     "Branch",
+    "ConstantObjective",
     "EmptyGroupWarning",
     "Gated",
     "Group",

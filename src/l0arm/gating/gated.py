@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from l0arm.contracts import Extra, Gates, Method
+from l0arm.gating.constancy import Constancy
 from l0arm.gating.draw import Draw
 from l0arm.gating.engine import Engine
 from l0arm.gating.evaluation import Evaluation
@@ -87,6 +88,7 @@ class Gated(Exclusive):
         self._budgeted: tuple[int, Tensor] | None = None  # phi at the budget's last update
         self.noise = Noise()
         self.agreement = Agreement(self.layout)
+        self.constancy = Constancy()  # of losses without a backward pass
         self._constants: dict[int, tuple[object, Tensor, Tensor]] = {}
         self._warned: set[str] = set()
         device = next(model.parameters()).device

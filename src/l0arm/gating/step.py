@@ -161,6 +161,7 @@ class Objective:
         before = _versions(self._gated)
         with torch.no_grad():
             value = self._at(z, writes=False)
+        self._gated.constancy.note(value.item(), z, stacklevel=7)
         if _versions(self._gated) != before:
             raise RuntimeError(
                 "the closure of loss() changed weights of the model in place, but with "

@@ -59,6 +59,7 @@ def prune(
     optimizer: MakeOptimizer | None = None,
     gate_lr: float | None = None,
     method: Method | str = "l0-disarm",
+    train: Literal["all", "gates"] = "all",
     choice: Choice = "scores",
     scores: Score | str | None = "fisher",
     teacher: float = 0.0,
@@ -105,6 +106,11 @@ def prune(
         gate_lr: Learning rate of the gates (Adam). Default: ``max(1e-3, 6 / steps with gates)``, so
             that a gate can change sides within a sixth of them.
         method: A method with learned gates. Its own penalties should be 0.
+        train: ``"all"``: weights and units together. ``"gates"``: the weights stay as they are, and
+            gates are learned by forward passes alone (``choice`` is then ``"gates"``). The model
+            may be frozen, and the loss any number. All steps go into this, unless ``learn`` leaves
+            some to tune in after the cut. Units are ranked by their activations where ``scores``
+            would need backward passes (``"fisher"``, ``"first-order"``).
         choice: ``"scores"``: units are closed in eight rounds by their scores per cost, and the
             weights are trained in between. ``"gates"``: gates are learned by ``method``, from a
             start by ``scores``. ``docs/peers.md`` compares both with other tools.
@@ -149,28 +155,32 @@ def prune(
         >>> result.small.parameters <= result.dense.parameters / 2
         True
     """
+    backward = train != "gates"
+    if not backward:
+        choice, learn = "gates", 1.0 if learn is None else learn
+        scores = "activation" if scores in ("fisher", "first-order") else scores
     score = None if scores is None else score_named(scores)
-    _check_choice(choice, score, teacher)
+    _check_choice(train, choice, score, teacher, precision)
     with torch.random.fork_rng(enabled=seed is not None), unchanged_if_refused(batches):
         if seed is not None:
             torch.manual_seed(seed)
-        if precision not in (None, *HALF):
-            raise ValueError(f"precision must be 'bf16', 'fp16' or None; got {precision!r}")
         check_joined()
         if checkpoint is not None and several_processes():
             raise ValueError("checkpoints are for one process; with several, leave checkpoint out")
         task = Task.of(batches, loss, epochs, steps)
-        learning_steps(task.steps, LEARN[choice] if learn is None else learn)
+        learning = learning_steps(
+            task.steps, LEARN[choice] if learn is None else learn, tunes=backward
+        )
         device = torch.device(device) if device else next(model.parameters()).device
         dense, twin = (copy_model(model).to(device) for _ in range(2))  # the user's stays
         with preserved_randomness(batches):
-            check_loss(copy_model(twin), task, device)
+            check_loss(copy_model(twin), task, device, backward=learning < task.steps)
             dense_score = score_of(dense.eval(), validate)
         example = Example.of(example_inputs, example_kwargs) or task.example()
         example = example.map(lambda tensor: tensor.to(device))
         gated = _gated(twin, example, method, budget, include, exclude)
         gated.width_multiple = round_to
-        weights = (optimizer or _sgd)([p for p in twin.parameters() if p.requires_grad])
+        weights = (optimizer or _sgd)(_trained(twin, tunes=learning < task.steps))
         run = _Run(
             Pruning(
                 *(gated, weights, task.steps),
@@ -178,6 +188,7 @@ def prune(
                 gate_lr=gate_lr,
                 choice=choice,
                 scores=score or "fisher",
+                backward=backward,
             ),
             task,
             # no teacher, or a step of the user's own
@@ -192,7 +203,7 @@ def prune(
                 **{
                     "batches": str(task.length),
                     "learn": repr(learn),
-                    "choice": f"{choice}, {teacher}",
+                    "choice": f"{choice}, {teacher}" + ("" if backward else ", forward passes"),
                     "gate_lr": repr(gate_lr),
                 },
                 **{"method": gated.method.name, "scores": str(scores), "seed": repr(seed)},
@@ -224,13 +235,28 @@ def prune(
     )
 
 
-def _check_choice(choice: str, score: Score | None, teacher: float) -> None:
+def _check_choice(
+    train: str, choice: str, score: Score | None, teacher: float, precision: str | None
+) -> None:
+    if train not in ("all", "gates"):
+        raise ValueError(f"train must be 'all' or 'gates'; got {train!r}")
+    if precision not in (None, *HALF):
+        raise ValueError(f"precision must be 'bf16', 'fp16' or None; got {precision!r}")
+    if train == "gates" and precision == "fp16":
+        raise ValueError("train='gates' has no gradients to scale; take precision='bf16'")
     if choice not in LEARN:
         raise ValueError(f"choice must be one of {', '.join(LEARN)}; got {choice!r}")
     if choice == "scores" and score is None:
         raise ValueError("choice='scores' needs scores=; with scores=None, take choice='gates'")
     if not 0.0 <= teacher <= 1.0:
         raise ValueError(f"teacher is a weight between 0 and 1; got {teacher!r}")
+
+
+def _trained(model: nn.Module, *, tunes: bool) -> list[nn.Parameter]:
+    """The weights to train, or a stand-in: the steps of its optimizer are counted all the same."""
+    if not tunes:
+        return [nn.Parameter(torch.zeros(()))]
+    return [p for p in model.parameters() if p.requires_grad]
 
 
 def _sgd(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
@@ -322,6 +348,8 @@ class _Run:
             self.rank(self.score)
         while pruning.stage != "done":
             stage, batch, model = pruning.stage, self._next(), pruning.model.train()
+            if stage == "learn" and not pruning.backward:
+                pruning.gated.model.eval()  # the network that is kept as it is
             value = self._gradients(model, batch)
             before = pruning.step
             self.scaler.step(pruning.optimizer)  # hooks of ``pruning`` do the rest
@@ -351,6 +379,8 @@ class _Run:
             failure = error
         if self.team.size > 1:
             trained = [p for p in model.parameters() if p.requires_grad]
+            if pruning.small is None and not pruning.backward:
+                trained = [pruning.gated.phi, *pruning.gated.extras.parameters()]
             try:
                 mine = None if failure else value
                 return average(self.team, trained, list(model.buffers()), mine)

@@ -54,6 +54,8 @@ class Pruning:
             weights are trained in between. ``"gates"``: gates are trained with the weights.
         scores: How ``choice="scores"`` ranks units: a name in ``SCORES``, or a function.
         scaler: The loss scaler of a training in float16. It must scale what ``loss`` returns.
+        backward: False: gates are learned by forward passes alone, and the weights stay as they are
+            until the cut. Needs ``choice="gates"``. With ``learn=1.0`` nothing is tuned.
 
     Raises:
         ValueError: If there is no budget, too few steps, or the optimizer holds phi.
@@ -88,6 +90,7 @@ class Pruning:
         choice: Choice = "scores",
         scores: Score | str = "fisher",
         scaler: torch.amp.GradScaler | None = None,
+        backward: bool = True,
     ) -> None:
         if gated.budget is None:
             raise ValueError("the model has no budget; give one to sparsify(..., budget='40%')")
@@ -102,7 +105,11 @@ class Pruning:
             raise ValueError(f"choice must be one of {', '.join(LEARN)}; got {choice!r}")
         saturating_phi(gated)  # refuse now gates that cannot be decided later
         self.gated, self.optimizer, self.steps = gated, optimizer, steps
-        self.learning = learning_steps(steps, LEARN[choice] if learn is None else learn)
+        if choice == "scores" and not backward:
+            raise ValueError("backward=False learns gates by their draws; take choice='gates'")
+        share = LEARN[choice] if learn is None else learn
+        self.learning = learning_steps(steps, share, tunes=backward)
+        self.backward = backward
         score = score_named(scores)
         self.rounds = Rounds(gated, self.learning, score) if choice == "scores" else None
         self.anneal, self.cuts, self.scaler = anneal, cuts, scaler
@@ -164,7 +171,7 @@ class Pruning:
             return Loss(data, data, torch.zeros_like(data))
         if self.rounds is not None:
             self.rounds.closure = closure
-        return self.gated.loss(closure)
+        return self.gated.loss(closure, backward=self.backward)
 
     def finish(self) -> nn.Module:
         """End the training: the small network, with its certificate.
@@ -195,7 +202,7 @@ class Pruning:
         if self.rounds is not None:
             self.rounds.load_state_dict(state["rounds"])
         if self.cuts and self.step >= self.learning:
-            self.small = compact(self.gated, optimizer=self.optimizer)
+            self._cut()
 
     def factor(self) -> float:
         """What the schedule multiplies the learning rates of the weights by, at this step."""
@@ -251,9 +258,14 @@ class Pruning:
         decide(self.gated)
         self._agree(Team.here(str(self.gated.phi.device)))
         if self.cuts:
-            self.small = compact(self.gated, optimizer=self.optimizer)
+            self._cut()
         else:
             self.gated.penalty_weight = 0.0  # gates that are decided have nothing to pay
+
+    def _cut(self) -> None:
+        """Remove the closed units. The optimizer of the weights goes on, if anything is tuned."""
+        tuned = self.optimizer if self.learning < self.steps else None
+        self.small = compact(self.gated, optimizer=tuned)
 
     def _agree(self, team: Team) -> None:
         """Let all processes have the gates of the first: measured costs differ between them."""
@@ -263,14 +275,19 @@ class Pruning:
                 self.gated.phi.copy_(phi)
 
 
-def learning_steps(steps: int, learn: float) -> int:
+def learning_steps(steps: int, learn: float, *, tunes: bool = True) -> int:
     """The number of steps with gates.
+
+    Args:
+        steps: All steps.
+        learn: The share of them.
+        tunes: Whether a step must be left to tune in.
 
     Raises:
         ValueError: If no step is left to learn or to tune in.
     """
     learning = round(learn * steps)
-    if not 0 < learning < steps:
+    if not 0 < learning < steps + (not tunes):
         raise ValueError(
             f"learn={learn!r} of {steps} steps leaves no step to "
             f"{'learn' if learning <= 0 else 'tune'} in; learn is a share between 0 and 1, and a "

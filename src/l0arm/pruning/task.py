@@ -6,6 +6,7 @@ import inspect
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 import torch
@@ -149,24 +150,38 @@ def to_device(batch: Any, device: torch.device) -> Any:
     return pytree.tree_map_only(Tensor, lambda tensor: tensor.to(device), batch)
 
 
-def check_loss(model: nn.Module, task: Task, device: torch.device) -> None:
+def check_loss(
+    model: nn.Module, task: Task, device: torch.device, *, backward: bool = True
+) -> None:
     """Refuse a loss that cannot train the model.
 
     Args:
         model: A copy of the model: its buffers are written.
         task: The batches and the loss.
         device: Where the model is.
+        backward: Whether the loss is differentiated. If not, it may be any number.
 
     Raises:
         ValueError: If it is no finite scalar, or does not depend on the model.
     """
-    value = task.step(model.train(), to_device(task.first, device))
+    batch = to_device(task.first, device)
+    if not backward:
+        with torch.no_grad():
+            number = task.step(model.eval(), batch)
+        single = number.numel() == 1 if isinstance(number, Tensor) else isinstance(number, Real)
+        if not single or not math.isfinite(float(number)):
+            raise ValueError(f"the loss of the first batch must be a finite number, got {number!r}")
+        return
+    value = task.step(model.train(), batch)
     if not isinstance(value, Tensor) or value.numel() != 1:
         got = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
         raise ValueError(f"the loss must be a scalar tensor, got {got}; reduce it, e.g. by mean()")
     trained = [p for p in model.parameters() if p.requires_grad]
     if not trained:
-        raise ValueError("the model has no parameter that requires a gradient: nothing can train")
+        raise ValueError(
+            "the model has no parameter that requires a gradient: nothing can train. "
+            "train='gates' leaves its weights as they are and learns which units to keep"
+        )
     slopes: tuple[Tensor | None, ...] = (None,)
     if value.requires_grad:
         slopes = torch.autograd.grad(value.sum(), trained, allow_unused=True)

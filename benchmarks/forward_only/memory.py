@@ -2,7 +2,7 @@
 
 Counts the bytes of all tensors that are alive at once, weights included, by watching every
 operation of torch. (Scratch memory inside a kernel is not seen.) The count has no noise.
-Run: ``python scripts/forward_memory.py``
+Run: ``python -m benchmarks.forward_only.memory``
 """
 
 from __future__ import annotations
