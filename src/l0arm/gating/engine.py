@@ -23,7 +23,6 @@ from l0arm.gating.norms import rms_attributes
 from l0arm.gating.slicing import theta, write_back
 from l0arm.gating.threads import THIS
 
-
 # Where torch keeps the hooks that are registered here, and how to call them.
 HOOKS = (
     "_forward_pre_hooks",
