@@ -95,3 +95,14 @@ def test_project_addresses_name_files_that_exist() -> None:
     named = [url.removeprefix(home) for url in PROJECT["urls"].values() if url.startswith(home)]
     assert named
     assert [path for path in named if not (ROOT / path).exists()] == []
+
+
+def test_links_of_the_readme_are_absolute_and_lead_to_files() -> None:
+    """A package index shows the README without the files beside it."""
+    links = re.findall(r"\]\(([^)#\s]+)", (ROOT / "README.md").read_text())
+    homes = tuple(f"{PROJECT['urls']['Repository']}/{kind}/main/" for kind in ("blob", "raw"))
+    ours = [link for link in links if link.startswith(homes)]
+    assert len(ours) > 20
+    assert [link for link in links if not link.startswith("https://")] == []
+    paths = [link.removeprefix(homes[0]).removeprefix(homes[1]) for link in ours]
+    assert [path for path in paths if not (ROOT / path).exists()] == []
