@@ -66,7 +66,7 @@ def prune_rates(
     gated = sparsify(network_for(spec, image, CLASSES, "the run has"), method="l0-arm", lam=0.0)
     pi = torch.tensor([p for part in gates.values() for p in part], dtype=torch.float64)
     if len(pi) != len(gated.phi):
-        return {tau: 0.0 for tau in thresholds}
+        return dict.fromkeys(thresholds, 0.0)
     return {tau: pruned_percentage(gated, (pi > tau).float()) for tau in thresholds}
 
 
