@@ -34,7 +34,7 @@ class ARM(NoiseEstimator):
             evaluations (``l0_arm(second_pass="eval")``).
 
     Raises:
-        ValueError: ``chain`` is unknown.
+        ValueError: ``chain`` is unknown, or ``skip`` is no bool.
 
     Example:
         >>> import torch
@@ -50,6 +50,8 @@ class ARM(NoiseEstimator):
 
     def __post_init__(self) -> None:
         checked_chain(self.chain)
+        if not isinstance(self.skip, bool):
+            raise ValueError(f"skip must be True or False; got {self.skip!r}")
 
     @property
     def unbiased(self) -> bool:
