@@ -35,9 +35,9 @@ def table1(depth: int = 28, widen: int = 10) -> list[dict[str, Any]]:
     for stage in range(3):
         blocks = range(stage * per_stage, (stage + 1) * per_stage)
         units = [gates[f"blocks.{n}.conv1"] for n in blocks]
-        second = model.blocks[blocks[0]].conv2.weight.shape[0]
+        second = model.get_parameter(f"blocks.{blocks[0]}.conv2.weight").shape[0]
         layers = f"[L0-ARM Conv ({units[0]}); Conv ({second})] x {per_stage}"
-        gated = sum(model.blocks[n].conv1.weight.numel() for n in blocks)
+        gated = sum(model.get_parameter(f"blocks.{n}.conv1.weight").numel() for n in blocks)
         weights = [p.numel() for n in blocks for p in model.blocks[n].parameters() if p.dim() > 1]
         for n in blocks:
             x = model.blocks[n](x)
