@@ -275,19 +275,25 @@ class Pruning:
                 self.gated.phi.copy_(phi)
 
 
-def learning_steps(steps: int, learn: float) -> int:
-    """The number of steps until the cut: at least one, and at least one is left to tune in.
+def learning_steps(steps: int, learn: float, *, tunes: bool = True) -> int:
+    """The number of steps until the cut: at least one.
+
+    Args:
+        steps: All steps.
+        learn: The share of them.
+        tunes: Whether a step must be left to tune in.
 
     Raises:
-        ValueError: If there are fewer than two steps, or learn is no share of them.
+        ValueError: If no step is left to learn or to tune in.
     """
-    if steps < 2 or not 0.0 < learn < 1.0:
+    most = steps - tunes
+    if most < 1 or not 0.0 < learn <= 1.0 or (tunes and learn == 1.0):
         raise ValueError(
             f"learn={learn!r} of {steps} steps leaves no step to "
-            f"{'learn' if learn <= 0.0 or steps < 1 else 'tune'} in; learn is a share between 0 and "
-            "1, and a training needs at least 2 steps"
+            f"{'learn' if steps < 1 or not 0.0 < learn else 'tune'} in; learn is a share between 0 "
+            "and 1, and a training needs at least 2 steps"
         )
-    return min(max(1, round(learn * steps)), steps - 1)
+    return min(max(1, round(learn * steps)), most)
 
 
 def score_named(score: Score | str) -> Score:
