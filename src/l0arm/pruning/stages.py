@@ -290,7 +290,7 @@ def learning_steps(steps: int, learn: float, *, tunes: bool = True) -> int:
     if most < 1 or not 0.0 < learn <= 1.0 or (tunes and learn == 1.0):
         raise ValueError(
             f"learn={learn!r} of {steps} steps leaves no step to "
-            f"{'learn' if steps < 1 or not 0.0 < learn else 'tune'} in; learn is a share between 0 "
+            f"{'learn' if steps < 1 or not learn > 0.0 else 'tune'} in; learn is a share between 0 "
             "and 1, and a training needs at least 2 steps"
         )
     return min(max(1, round(learn * steps)), most)
