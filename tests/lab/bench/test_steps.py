@@ -26,9 +26,11 @@ def test_a_shrunk_network_has_the_units_that_are_open() -> None:
 
 
 def test_half_of_the_macs_are_open() -> None:
+    """600 p^2 + 200 p = 400 has the solution p = 2/3."""
     x = torch.rand(1, 30)
     gated = l0arm.sparsify(MLP((30, 20, 10)), lam=0.0)
-    networks.set_gates(gated, networks.half_of_the_macs(x)(gated))
+    networks.set_gates(gated, networks.half_of_the_macs(x))
+    assert gated.gates.probs.tolist() == pytest.approx([2 / 3] * 50, abs=1e-3)
     flops = FlopsMeter(gated, x)()
     assert flops.inference / flops.dense == pytest.approx(0.5, abs=1e-3)
 

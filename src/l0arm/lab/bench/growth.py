@@ -125,8 +125,8 @@ def text(result: dict[str, Any]) -> str:
         for row in result["memory"]
         if row["dense_bytes"]
     ]
-    head = ("network", "", "dense MB", "gated MB", "ratio")
-    lines += ["", aligned("Peak memory of a step, half of the units open", head, against)]
+    title = "Peak memory of a step, half of the units open"
+    lines += ["", aligned(title, ("network", "", "dense MB", "gated MB", "ratio"), against)]
     return "\n".join(lines) + "\n"
 
 
