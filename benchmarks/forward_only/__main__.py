@@ -97,7 +97,7 @@ class Bench:
                 if method == "inference":
                     self.problem.value(torch.ones(len(self.problem.price)))
                 else:
-                    METHODS[method].choose(self.problem, LEFT[-1], 0, 28)
+                    METHODS[method].choose(self.problem, 0.8, 0, 60)
 
             write_text(file, json.dumps({"method": method, "peak": peak(self.model, short)}))
         found: dict[str, Any] = json.loads(file.read_text())

@@ -64,6 +64,11 @@ def by_taylor(problem: Problem, left: float, seed: int, budget: int) -> Tensor:
     return problem.kept(taylor(problem, max(1, budget // 3)) / problem.price, left)
 
 
+def by_taylor_evenly(problem: Problem, left: float, seed: int, budget: int) -> Tensor:
+    """First-order change of the loss, the same share of each group."""
+    return problem.kept(problem.by_rank(taylor(problem, max(1, budget // 3))), left)
+
+
 def leave_one_out(problem: Problem, left: float, seed: int, budget: int) -> Tensor:
     """Close each head, and each block of MLP units of neighbouring scores, and look at the loss.
 
@@ -265,7 +270,10 @@ METHODS = {
         "REINFORCE, moving average, with the settings of DisARM, spread 4",
         searching("reinforce", lr=0.2, blocks=(32,), spread=4.0),
     ),
-    "taylor": Method("first-order Taylor", by_taylor, backward=True),
+    "taylor": Method("first-order Taylor, per parameter", by_taylor, backward=True),
+    "taylor-even": Method(
+        "first-order Taylor, the same share of each group", by_taylor_evenly, backward=True
+    ),
     "relu": Method("deterministic ReLU gates", relu_gates, backward=True),
     "hard-concrete": Method("hard concrete", hard_concrete, backward=True),
     "disarm-4": Method(

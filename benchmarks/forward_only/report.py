@@ -51,7 +51,10 @@ def report(out: Path, into: Path) -> None:
     sizes = [record["size"] for record in records if record["left"] == shares[-1]]
     for record in records:
         del record["kept"]  # long, and in the records
-    text += f"\nSizes at {shares[-1]:.0%}: {min(sizes):.4f} to {max(sizes):.4f}.\n"
+    text += (
+        f"\nSizes at {shares[-1]:.0%}: {min(sizes):.4f} to {max(sizes):.4f}. Above the share are "
+    )
+    text += "only networks that lost all heads of a layer: a placeholder without effect stays.\n"
     text += f"\n## Recovered at {shares[-1]:.0%}\n\nAfter a short training of all weights.\n\n"
     text += "| method | cut | recovered |\n|---|---|---|\n"
     for name, method in METHODS.items():
@@ -91,7 +94,7 @@ def plot(
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    figure, axis = pyplot.subplots(figsize=(8, 5.5), layout="constrained")
+    figure, axis = pyplot.subplots(figsize=(11, 5.5), layout="constrained")
     for number, (name, method) in enumerate(METHODS.items()):
         found = sorted(
             (n, rows)
@@ -113,9 +116,12 @@ def plot(
         )
     axis.axhline(dense, color="grey", linewidth=1, label="dense")
     axis.set_xscale("log")
+    ticks = sorted({n for _, share, n in cells if share == left})
+    axis.set_xticks(ticks, [str(n) for n in ticks])
+    axis.minorticks_off()
     axis.set_xlabel("forward-equivalents (a backward pass counts two)")
     axis.set_ylabel(f"bits per character with {left:.0%} of the parameters")
     axis.grid(alpha=0.3)
-    axis.legend(fontsize=8)
+    axis.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
     figure.savefig(file, dpi=110)
     pyplot.close(figure)
