@@ -19,7 +19,7 @@ from l0arm.gating.layout import Layout, named_tensors
 from l0arm.gating.mask import close_dead_units
 from l0arm.gating.norms import FullWidthLayerNorm, rms_attributes
 from l0arm.gating.resizing import Resized, scales_under
-from l0arm.gating.slicing import theta
+from l0arm.gating.slicing import flat_weights, theta
 
 if TYPE_CHECKING:
     from l0arm.gating.gated import Gated
@@ -188,15 +188,28 @@ def update_sizes(module: nn.Module) -> None:
         rows = module.weight if module.weight is not None else module.running_mean
         if isinstance(rows, Tensor):
             module.num_features = rows.shape[0]
-    elif isinstance(module, nn.GroupNorm):
-        if module.affine:
-            module.num_channels = module.weight.shape[0]
+    elif isinstance(module, nn.GroupNorm) and module.affine:
+        module.num_channels = module.weight.shape[0]
     elif isinstance(module, nn.PReLU):
         module.num_parameters = module.weight.shape[0]
-    elif isinstance(module, nn.Embedding):
+    elif isinstance(module, nn.Embedding | nn.EmbeddingBag):
         module.num_embeddings, module.embedding_dim = module.weight.shape
+    elif isinstance(module, nn.RNNBase | nn.RNNCellBase):
+        _update_recurrent(module)
     elif type(module).__name__ == "Conv1D" and {"nf", "nx"} <= vars(module).keys():
         module.nx, module.nf = module.weight.shape  # type: ignore[misc, assignment]
+
+
+def _update_recurrent(module: nn.RNNBase | nn.RNNCellBase) -> None:
+    """Sizes of a recurrent module, and the list in which it has its weights once more."""
+    tensors = dict(module.named_parameters())
+    suffix = "_l0" if isinstance(module, nn.RNNBase) else ""
+    module.input_size = tensors[f"weight_ih{suffix}"].shape[1]
+    rows = len(tensors[f"weight_ih{suffix}"])
+    gates = {"LSTM": 4, "GRU": 3}.get(type(module).__name__.removesuffix("Cell"), 1)
+    module.hidden_size = rows // gates  # with a projection, the state is narrower
+    if isinstance(module, nn.RNNBase):
+        module._flat_weights = flat_weights(module)
 
 
 def select_inputs(model: nn.Module, layout: Layout, draw: Draw) -> nn.Module:

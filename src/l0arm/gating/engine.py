@@ -21,7 +21,7 @@ from l0arm.gating.kernels import guard
 from l0arm.gating.layout import Layout, TensorCut, named_tensors
 from l0arm.gating.norms import rms_attributes
 from l0arm.gating.resizing import Resized, Scales, scales_under
-from l0arm.gating.slicing import theta, write_back
+from l0arm.gating.slicing import flat_weights, theta, write_back
 from l0arm.gating.threads import THIS
 
 
@@ -239,6 +239,8 @@ class _ModuleHook:
             if (id(home), key) not in lent:
                 self._swap(home, key, theta(home[key], spec, draw))
                 lent.add((id(home), key))
+        if isinstance(module, nn.RNNBase) and self.parameters:  # it has them in a list, too
+            self._swap(module.__dict__, "_flat_weights", flat_weights(module))
 
     def _enter_buffer(
         self, module: nn.Module, key: str, spec: TensorCut | None, draw: Draw
