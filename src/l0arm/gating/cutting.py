@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
+from torch.nn.utils import parametrize
 from torch.overrides import TorchFunctionMode
 
 from l0arm.gating.branches import remove_branches
@@ -154,7 +155,16 @@ def cut(model: nn.Module, layout: Layout, draw: Draw) -> None:
             if isinstance(module, FullWidthLayerNorm):
                 module.update_shape()
         guard(module)  # training may go on
+    for module in model.modules():
+        if parametrize.is_parametrized(module) and _is_cut(module, new):
+            update_sizes(module)
     remove_branches(model, layout, draw)
+
+
+def _is_cut(module: nn.Module, new: dict[int, Tensor]) -> bool:
+    """Whether the tensors that a parametrization computes from were cut."""
+    cut_ones = {id(tensor) for tensor in new.values()}
+    return any(id(p) in cut_ones for p in module.parametrizations.parameters())  # type: ignore[union-attr]
 
 
 def _cut_norms(model: nn.Module, layout: Layout, draw: Draw) -> None:

@@ -137,8 +137,9 @@ class _ModuleHook:
             for patch in group.patches
             if patch.module == name
         ]
-        parts = [part for group in layout.groups for part in (*group.resizes, *group.picks)]
-        self.resizes = any(part.module == name for part in parts)
+        calls = [resize.module for group in layout.groups for resize in group.resizes]
+        calls += [pick.module for group in layout.groups for pick in group.picks]
+        self.resizes = name in calls
         self.borrowed = _loans(module, name, cuts, layout)
         self.absent = absent  # what is not called in the module if gates are closed
         self.branches = [gate for gate, branch in layout.branches if branch.holds(name)]
