@@ -48,7 +48,7 @@ def test_patterns_are_names_or_types(name: str, pattern: Any) -> None:
 
 def test_parametrized_layers_are_refused() -> None:
     model = two_layers()
-    parametrizations.weight_norm(model[2])
+    parametrizations.spectral_norm(model[2])
     skipped = reasons(plan_or_reasons(model, torch.rand(2, 4)))
     assert skipped["2.parametrizations.weight"] == (
         "'2' is parametrized: its weight is computed, not held"

@@ -42,12 +42,6 @@ def test_an_operator_without_a_rule_pins_what_it_touches() -> None:
     assert reasons(found)["a"] == "aten.sort.default has no rule (sort)"
 
 
-def test_recurrent_layers_are_left_alone(network: Network) -> None:
-    skipped = reasons(plan(*network("lstm tagger")))
-    assert skipped["lstm"] == "lstm in 'lstm' is recurrent: its weights are left alone"
-    assert skipped["embed"] == skipped["lstm"]
-
-
 def test_a_layer_norm_is_the_reason_for_a_residual_stream(network: Network) -> None:
     skipped = reasons(plan(*network("mixer")))
     assert skipped["patch"] == skipped["channel.2"] == "layer_norm(8) in 'norm1' mixes the units"

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
+from torch.nn.utils import parametrize
 from torch.overrides import TorchFunctionMode
 
 from l0arm.gating.branches import remove_branches
@@ -19,7 +20,7 @@ from l0arm.gating.layout import Layout, named_tensors
 from l0arm.gating.mask import close_dead_units
 from l0arm.gating.norms import FullWidthLayerNorm, rms_attributes
 from l0arm.gating.resizing import Resized, scales_under
-from l0arm.gating.slicing import theta
+from l0arm.gating.slicing import flat_weights, theta
 
 if TYPE_CHECKING:
     from l0arm.gating.gated import Gated
@@ -150,7 +151,16 @@ def cut(model: nn.Module, layout: Layout, draw: Draw) -> None:
             if isinstance(module, FullWidthLayerNorm):
                 module.update_shape()
         guard(module)  # training may go on
+    for module in model.modules():
+        if parametrize.is_parametrized(module) and _is_cut(module, new):
+            update_sizes(module)
     remove_branches(model, layout, draw)
+
+
+def _is_cut(module: nn.Module, new: dict[int, Tensor]) -> bool:
+    """Whether the tensors that a parametrization computes from were cut."""
+    cut_ones = {id(tensor) for tensor in new.values()}
+    return any(id(p) in cut_ones for p in module.parametrizations.parameters())  # type: ignore[union-attr]
 
 
 def _cut_norms(model: nn.Module, layout: Layout, draw: Draw) -> None:
@@ -184,15 +194,28 @@ def update_sizes(module: nn.Module) -> None:
         rows = module.weight if module.weight is not None else module.running_mean
         if isinstance(rows, Tensor):
             module.num_features = rows.shape[0]
-    elif isinstance(module, nn.GroupNorm):
-        if module.affine:
-            module.num_channels = module.weight.shape[0]
+    elif isinstance(module, nn.GroupNorm) and module.affine:
+        module.num_channels = module.weight.shape[0]
     elif isinstance(module, nn.PReLU):
         module.num_parameters = module.weight.shape[0]
-    elif isinstance(module, nn.Embedding):
+    elif isinstance(module, nn.Embedding | nn.EmbeddingBag):
         module.num_embeddings, module.embedding_dim = module.weight.shape
+    elif isinstance(module, nn.RNNBase | nn.RNNCellBase):
+        _update_recurrent(module)
     elif type(module).__name__ == "Conv1D" and {"nf", "nx"} <= vars(module).keys():
         module.nx, module.nf = module.weight.shape  # type: ignore[misc, assignment]
+
+
+def _update_recurrent(module: nn.RNNBase | nn.RNNCellBase) -> None:
+    """Sizes of a recurrent module, and the list in which it has its weights once more."""
+    tensors = dict(module.named_parameters())
+    suffix = "_l0" if isinstance(module, nn.RNNBase) else ""
+    module.input_size = tensors[f"weight_ih{suffix}"].shape[1]
+    rows = len(tensors[f"weight_ih{suffix}"])
+    gates = {"LSTM": 4, "GRU": 3}.get(type(module).__name__.removesuffix("Cell"), 1)
+    module.hidden_size = rows // gates  # with a projection, the state is narrower
+    if isinstance(module, nn.RNNBase):
+        module._flat_weights = flat_weights(module)
 
 
 def select_inputs(model: nn.Module, layout: Layout, draw: Draw) -> nn.Module:

@@ -21,7 +21,7 @@ from l0arm.gating.kernels import guard
 from l0arm.gating.layout import Layout, TensorCut, named_tensors
 from l0arm.gating.norms import rms_attributes
 from l0arm.gating.resizing import Resized, Scales, scales_under
-from l0arm.gating.slicing import theta, write_back
+from l0arm.gating.slicing import flat_weights, theta, write_back
 from l0arm.gating.threads import THIS
 
 # Where torch keeps the hooks that are registered here, and how to call them.
@@ -164,8 +164,9 @@ class _ModuleHook:
             for patch in group.patches
             if patch.module == name
         ]
-        parts = [part for group in layout.groups for part in (*group.resizes, *group.picks)]
-        self.resizes = any(part.module == name for part in parts)
+        calls = [resize.module for group in layout.groups for resize in group.resizes]
+        calls += [pick.module for group in layout.groups for pick in group.picks]
+        self.resizes = name in calls
         self.borrowed = _loans(module, name, cuts, layout)
         self.absent = absent  # what is not called in the module if gates are closed
         self.branches = [gate for gate, branch in layout.branches if branch.holds(name)]
@@ -269,6 +270,8 @@ class _ModuleHook:
             if (id(home), key) not in lent:
                 self._swap(home, key, theta(home[key], spec, draw))
                 lent.add((id(home), key))
+        if isinstance(module, nn.RNNBase) and self.parameters:  # it has them in a list, too
+            self._swap(module.__dict__, "_flat_weights", flat_weights(module))
 
     def _enter_buffer(
         self, module: nn.Module, key: str, spec: TensorCut | None, draw: Draw

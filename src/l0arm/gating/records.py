@@ -79,7 +79,7 @@ def group_of(record: Any, where: str) -> Group:
         fields[key] = tuple(_slice_of(s, f"{where}, {key} {n}") for n, s in enumerate(fields[key]))
     if fields["select"] is not None:
         fields["select"] = _slice_of(fields["select"], f"{where}, select")
-    wanted = {"module": str, "attribute": str}
+    wanted: dict[str, Kind] = {"module": str, "attribute": str}
     patches = [
         checked(p, f"{where}, patch {n}", wanted, {"per_unit": (int, 1)})
         for n, p in enumerate(fields["patches"])

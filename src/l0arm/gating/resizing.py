@@ -23,13 +23,19 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from l0arm.gating.draw import Draw
-from l0arm.gating.group import Resize
+from l0arm.gating.group import Pick, Resize
 from l0arm.gating.layout import Layout
 
-SIZED = {  # functions with sizes, and the place of these among the arguments
-    **dict.fromkeys((Tensor.view, Tensor.reshape, torch.reshape, Tensor.expand), 1),
-    **dict.fromkeys((Tensor.split, torch.split, Tensor.split_with_sizes), 1),
-    **dict.fromkeys((Tensor.unflatten, torch.unflatten), 2),
+SIZED: dict[Any, int] = {  # functions with sizes, and the place of these among the arguments
+    Tensor.view: 1,
+    Tensor.reshape: 1,
+    torch.reshape: 1,
+    Tensor.expand: 1,
+    Tensor.split: 1,
+    torch.split: 1,
+    Tensor.split_with_sizes: 1,
+    Tensor.unflatten: 2,
+    torch.unflatten: 2,
     Tensor.__getitem__: 1,  # the ends of slices
 }
 COMBINING = {  # functions that meet constants and inputs element by element
@@ -107,7 +113,7 @@ class Resized:
             return self._original(*args, **kwargs)
         run = self._run
         if torch.compiler.is_dynamo_compiling():  # as a decorator it would load the compiler
-            run = torch.compiler.disable(run)
+            run = torch.compiler.disable(run)  # type: ignore[no-untyped-call, unused-ignore]
         return run(scales, args, kwargs)
 
     def scales_now(self) -> Scales:
@@ -138,12 +144,13 @@ class Resized:
         return inspect.signature(own or type(self.module).forward.__get__(self.module))
 
 
-def scales_under(layout: Layout, draw: Draw, module: str | None = None) -> dict[str, Scales]:
+def scales_under(layout: Layout, draw: Draw, module: str | None = None) -> Mapping[str, Scales]:
     """The scales that a draw asks for, by module (of one module, or all) and place."""
     found: dict[str, dict[str, tuple[Scale | Selection, ...]]] = {}
     for number, group in enumerate(layout.groups):
         kept = draw.units_kept(number)
-        for part in (*group.resizes, *group.picks) if kept < group.units else ():
+        parts: list[Resize | Pick] = [*group.resizes, *group.picks]
+        for part in parts if kept < group.units else ():
             if module in (None, part.module):
                 places = found.setdefault(part.module, {})
                 change: Scale | Selection
@@ -190,7 +197,7 @@ class _Scaling(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if func in SIZED or func.__name__ in COMBINING:
+        if func in SIZED or getattr(func, "__name__", "") in COMBINING:
             place, caller = place_of(sys._getframe(1))
             scales = self.scales.get(place)
             # A module inside may have the same forward.
@@ -297,8 +304,9 @@ def _selected(
         if size % (units * block) or size // units * len(left) not in others:
             continue  # it was cut already, as the state of a loop after its first step
         index = torch.tensor(left, device=whole.device)
-        rows = whole.unflatten(dim, (-1, units, block)).index_select(dim - 1, index)
-        new = rows.flatten(dim - 2, dim)
+        at = whole.dim() + dim
+        split = whole.reshape(*whole.shape[:at], -1, units, block, *whole.shape[at + 1 :])
+        new = split.index_select(at + 1, index).flatten(at, at + 2)
         args = tuple(new if value is whole else value for value in args)
         kwargs = {key: new if value is whole else value for key, value in kwargs.items()}
     return args, kwargs
@@ -317,10 +325,8 @@ def _with_ends(index: Any, ends: list[int]) -> Any:
     def moved(part: Any) -> Any:
         if not isinstance(part, slice):
             return part
-        new = [
-            None if old is None else end
-            for old, end in zip((part.start, part.stop), rest, strict=False)
-        ]
-        return slice(*new, part.step)
+        start, stop = next(rest), next(rest)
+        is_open = part.start is None, part.stop is None
+        return slice(None if is_open[0] else start, None if is_open[1] else stop, part.step)
 
     return tuple(map(moved, index)) if isinstance(index, tuple) else moved(index)

@@ -6,7 +6,7 @@ Training, evaluation and compaction all use it, so they cannot disagree.
 from __future__ import annotations
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from l0arm.gating.draw import Draw
 from l0arm.gating.layout import Axis, TensorCut
@@ -27,6 +27,11 @@ def theta(tensor: Tensor, spec: TensorCut, draw: Draw) -> Tensor:
             fold = draw.mask(axis)
         tensor = tensor if fold is None else tensor * _along(fold, dim, tensor)
     return tensor if spec.rms is None else grown_weight(tensor, spec.rms, size)
+
+
+def flat_weights(module: nn.RNNBase) -> list[Tensor | None]:
+    """The weights of a recurrent module in the order of its kernel, as they are now."""
+    return [module._parameters[name] for name in module._flat_weights_names]
 
 
 def write_back(original: Tensor, updated: Tensor, spec: TensorCut | None, draw: Draw) -> None:

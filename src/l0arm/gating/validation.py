@@ -21,7 +21,9 @@ def named(tensors: dict[str, Tensor], group: Group, piece: Slice) -> Tensor:
             f"group '{group.name}' names the tensor '{piece.tensor}', which the model does not "
             f"have; nearest names: {near}"
         )
-    if ".parametrizations." in f".{piece.tensor}":
+    # weight_norm has two originals. Their rows make those of the weight, but nothing else of it.
+    is_made = piece.tensor.endswith(("original0", "original1")) and piece not in group.reads
+    if ".parametrizations." in f".{piece.tensor}" and not is_made:
         raise ValueError(
             f"group '{group.name}' names '{piece.tensor}', from which a parametrization computes "
             "the weight: to cut it is not to cut the weight; make the weight plain first with "
@@ -45,8 +47,10 @@ def check_modules(model: nn.Module, groups: Sequence[Group]) -> None:
     modules = dict(model.named_modules())
     for group in groups:
         named = [patch.module for patch in group.patches]
-        named += [part.module for part in (*group.norms, *group.borrows)]
-        named += [part.module for part in (*group.resizes, *group.picks)]
+        named += [norm.module for norm in group.norms]
+        named += [borrow.module for borrow in group.borrows]
+        named += [resize.module for resize in group.resizes]
+        named += [pick.module for pick in group.picks]
         named += [name for branch in group.branches for name in branch.modules]
         if group.select is not None:
             named.append(group.select.tensor)

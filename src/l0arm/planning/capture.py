@@ -167,7 +167,7 @@ class _Places(TorchFunctionMode):
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         sizes = sizes_of(func, args, kwargs or {}) if func in SIZED else None
-        if sizes is None and func.__name__ not in COMBINING:
+        if sizes is None and getattr(func, "__name__", "") not in COMBINING:
             return func(*args, **(kwargs or {}))
         place, caller = place_of(sys._getframe(1))
         note = {} if caller is None else {PLACE: Call(place, tuple(sizes or ()))}

@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
+from torch.nn.utils.parametrizations import _WeightNorm
 
 from l0arm.gating.layout import named_tensors
 from l0arm.planning._plan import Skipped
@@ -108,7 +109,7 @@ def _uncuttable(model: nn.Module) -> dict[str, str]:
 
 def _kind(module: nn.Module) -> str | None:
     """Why nothing inside a module can be cut."""
-    if parametrize.is_parametrized(module):
+    if parametrize.is_parametrized(module) and not _has_weight_norms_only(module):
         return "is parametrized: its weight is computed, not held"
     if any(hasattr(module, key) for key in ("lora_A", "lora_B", "lora_embedding_A")):
         return "carries LoRA adapters: merge them first"
@@ -117,6 +118,12 @@ def _kind(module: nn.Module) -> str | None:
     if isinstance(module, nn.MultiheadAttention):
         return "is attention of a kind that cannot be replaced (bias_k, add_zero_attn, hooks)"
     return None
+
+
+def _has_weight_norms_only(module: nn.Module) -> bool:
+    """Whether all parametrizations of a module are weight_norm: its slices can be cut."""
+    lists = list(vars(module)["_modules"]["parametrizations"].values())
+    return all(len(parts) == 1 and type(parts[0]) is _WeightNorm for parts in lists)
 
 
 def _packing(module: nn.Module) -> str | None:

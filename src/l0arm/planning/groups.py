@@ -136,7 +136,8 @@ def _group(units: list[Unit], tensors: Mapping[str, Tensor], names: set[str]) ->
     makes = tuple(piece for place, piece in slices.items() if place[3])
     reads = tuple(piece for place, piece in slices.items() if place[2])
     weights = [piece for piece in makes if tensors[piece.tensor].dim() > 1] or list(makes)
-    base = name = module_of(weights[0].tensor) or weights[0].tensor
+    held_by = module_of(weights[0].tensor).partition(".parametrizations.")[0]
+    base = name = held_by or weights[0].tensor
     number = 2
     while name in names:
         name, number = f"{base}#{number}", number + 1

@@ -14,6 +14,15 @@ def embedding(site: Site, table: Space, indices: Space, *settings: Any) -> Space
     return _looked_up(site, table, 0, len(indices.shape))
 
 
+@rule("aten.embedding_bag")
+def embedding_bag(site: Site, table: Space, *settings: Any, **more: Any) -> tuple[Space, ...]:
+    """Sums, means or maxima of rows. The other results only count."""
+    reason = f"{site.where} looks positions up by number"
+    rest = without(site.atoms, table, {0}, reason)
+    bags = Space(site.shapes[0], rest.moved({0: 1}, site.shapes[0]).factors, fixed=reason)
+    return (bags, *(Space(shape, fixed=reason) for shape in site.shapes[1:]))
+
+
 @rule("aten.index.Tensor")
 def index(site: Site, x: Space, indices: list[Space | None]) -> Space:
     """``x[:, indices]``, along one dimension."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from l0arm.planning.rules.base import Site, rule
+from l0arm.planning.rules.base import NotCovered, Site, rule
 from l0arm.planning.rules.pointwise import channelwise, combine
 from l0arm.planning.space import Space, labels, mixed
 
@@ -60,3 +60,14 @@ def over_units(
         x = mixed(site.atoms, x, dims, site.mixes())
     parameters = [p for p in (weight, bias) if isinstance(p, Space)]
     return combine(site, [x, *parameters], x.shape)
+
+
+@rule("aten._weight_norm")
+def weight_norm(site: Site, direction: Space, length: Space, dim: int = 0) -> Space:
+    """A weight by the direction and length of its slices along ``dim``: a slice is a unit."""
+    if not 0 <= dim < len(direction.shape):
+        raise NotCovered("the length of slices along one dimension")
+    others = set(range(len(direction.shape))) - {dim}
+    whole = mixed(site.atoms, direction, others, site.mixes())
+    kept = whole.relabelled([f for f in whole.factors if not set(f.dims) & others])
+    return combine(site, [kept, length], site.shape)

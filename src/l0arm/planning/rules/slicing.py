@@ -123,7 +123,8 @@ def slice_(
     if width < size and x.at(dim) is not None:
         starts, stops = [a for a, _ in site.parts], [b for _, b in site.parts]
         is_split = [*starts, size] == [0, *stops] and len({b - a for a, b in site.parts}) > 1
-        if is_split and step == 1:
+        alone = simplified(site.atoms, x).at(dim)  # within heads, positions stay together
+        if is_split and step == 1 and alone is not None and alone.dims == (dim,):
             _record_ends(site, x, dim, (start, stop))
         elif width and step == 1 and size % width == 0 and start % width == 0:
             _even_parts(site, x, dim, width)
