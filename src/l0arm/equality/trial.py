@@ -301,7 +301,7 @@ def _add_noise(tensor: Tensor, random: torch.Generator, scale: float, shift: flo
     noise = torch.randn(min(tensor.numel(), TILE), generator=random).to(tensor)
     noise = noise.mul_(scale).add_(shift)
     if tensor.is_contiguous():
-        for piece in tensor.view(-1).split(TILE):
+        for piece in torch.split(tensor.view(-1), TILE):
             piece.add_(noise[: len(piece)])
     else:
         count = tensor.numel()

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.helpers.tiny_transformers import bert, gpt2, llama, mistral, qwen2, qwen3
+from tests.helpers.tiny_transformers import bert, gpt2, llama, mistral, qwen3
 from torch import nn
 
 import l0arm
@@ -152,7 +152,6 @@ def tied_everything(
     [
         lambda: llama(heads=8),
         pytest.param(mistral, marks=pytest.mark.slow),
-        pytest.param(qwen2, marks=pytest.mark.slow),
     ],
 )
 @pytest.mark.filterwarnings("ignore")
