@@ -184,10 +184,12 @@ def test_what_no_configuration_says_is_refused_with_the_reason(tmp_path: Path) -
     with pytest.raises(SavedError, match="no plain BertModel has these widths: "):
         l0arm.save(heads, tmp_path / "saved", uniform=True)
     one = gated_mlps(llama, lambda name: is_mlp(name) and ".0." in name)
-    with pytest.raises(SavedError, match=r"'model.layers.0.mlp.gate_proj.weight' is "):
+    with pytest.raises(SavedError, match=r"'model\.layers\.1\.mlp\.gate_proj\.weight' is "):
         l0arm.save(one, tmp_path / "saved", uniform=True)
     everything = gated_mlps(llama, lambda name: True)
-    everything.phi.data[0] = everything.phi.data[2] = -9.0
+    for number, group in enumerate(everything.groups):
+        if group.units == 2:  # heads of keys and values
+            everything.phi.data[everything.layout.span(number)] = torch.tensor([-9.0, 9.0])
     with pytest.raises(SavedError, match="needs inputs to compare the plain model on"):
         l0arm.save(everything, tmp_path / "saved", uniform=True)
     assert list(tmp_path.iterdir()) == []
