@@ -152,6 +152,16 @@ def test_transformers(name: str, tmp_path: Path) -> None:
     assert done.quantised.parity.largest < 0.3
 
 
+def test_a_decoder_with_a_cache_is_refused_with_the_way_out(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    from tests.helpers import tiny_transformers as tiny
+
+    ids = torch.randint(3, 50, (2, 7))
+    with pytest.raises(ExportError, match=r"set model.config.use_cache = False before the export"):
+        export_program(tiny.gpt2(), {"input_ids": ids}, tmp_path / "net.pt2")
+    assert list(tmp_path.iterdir()) == []
+
+
 class Answers(nn.Module):
     """Outputs of several kinds, none of them a plain batch of logits."""
 

@@ -47,6 +47,39 @@ def llama(heads: int = 4) -> nn.Module:
     return transformers.LlamaForCausalLM(config)
 
 
+SMALL = {
+    "vocab_size": 50,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 48,
+    "max_position_embeddings": 16,
+    "pad_token_id": 0,
+}
+
+
+def mistral() -> nn.Module:
+    return transformers.MistralForCausalLM(transformers.MistralConfig(**SMALL))
+
+
+def qwen3() -> nn.Module:
+    return transformers.Qwen3ForCausalLM(transformers.Qwen3Config(**SMALL, head_dim=8))
+
+
+def mixtral() -> nn.Module:
+    sizes = {**SMALL, "intermediate_size": 24}
+    config = transformers.MixtralConfig(**sizes, num_local_experts=4, num_experts_per_tok=2)
+    return transformers.MixtralForCausalLM(config)
+
+
+def qwen3_moe() -> nn.Module:
+    config = transformers.Qwen3MoeConfig(
+        **SMALL, head_dim=8, moe_intermediate_size=24, num_experts=4, num_experts_per_tok=2
+    )
+    return transformers.Qwen3MoeForCausalLM(config)
+
+
 def bert_classifier() -> nn.Module:
     return transformers.BertForSequenceClassification(bert().config)
 

@@ -1,4 +1,4 @@
-"""Stream, head and MLP gates together on models of the transformers library."""
+"""Stream, depth, head and MLP gates together on models of the transformers library."""
 
 import copy
 import warnings
@@ -44,14 +44,18 @@ def without_dropout(model: nn.Module) -> nn.Module:
 
 
 @pytest.mark.parametrize("name", named)
-def test_stream_heads_and_neurons_go_together(name: str, tmp_path: Path) -> None:
+def test_stream_depth_heads_and_neurons_go_together(name: str, tmp_path: Path) -> None:
     torch.manual_seed(3)
     model = without_dropout(MODELS[name]()).double()
     for parameter in model.parameters():
         nn.init.normal_(parameter, std=0.3)
     kwargs = inputs(name)
-    found = plan(model, (), kwargs, stream=True, outputs="logits")
+    found = plan(model, (), kwargs, stream=True, depth=True, outputs="logits")
     assert sum(group.units for group in found.groups if group.norms) == 32
+    assert found.groups[-1].name == "depth"
+    assert found.groups[-1].units >= 3  # of two attentions and two MLPs, or more
+    assert len(found.groups) >= 5  # heads and neurons of two layers, or heads of a whole stack
+    assert all(entry.execution != "masked" for entry in found.planned)
     dense = copy.deepcopy(model)
     gated: Any = sparsify(model, found, "l0-arm", lam=1e-4, example_kwargs=kwargs).double()
     with warnings.catch_warnings():
@@ -59,6 +63,7 @@ def test_stream_heads_and_neurons_go_together(name: str, tmp_path: Path) -> None
         gated.loss(lambda: gated(**kwargs).logits.square().mean()).total.backward()
     assert all(p.grad is not None for p in gated.model.parameters() if p.requires_grad)
     z = (torch.rand(gated.layout.gates) < 0.6).double()
+    z[gated.layout.span(len(found.groups) - 1)][0] = 0.0  # one branch at least
     gated.phi.data = torch.where(z > 0, 9.0, -9.0).double()
     oracle = with_zeros(dense, found.groups, z)
     with warnings.catch_warnings():

@@ -17,6 +17,7 @@ from l0arm.compaction.saved.weights import TensorInfo, tensor_infos
 from l0arm.equality.certificate import Certificate
 from l0arm.gating import Gated, Group
 from l0arm.gating.attention import HeadAttention
+from l0arm.gating.branches import Nothing
 from l0arm.gating.draw import Draw
 
 ATTRIBUTE = "_l0arm_provenance"
@@ -127,7 +128,7 @@ def certificate(small: nn.Module) -> Certificate:
 
 def attributes_of(model: nn.Module, groups: Sequence[Group]) -> dict[str, int]:
     """The integers that count units; read them before ``select_inputs`` wraps modules."""
-    modules = dict(model.named_modules())
+    modules = {name: m for name, m in model.named_modules() if not isinstance(m, Nothing)}
     return {
         f"{patch.module}.{patch.attribute}": getattr(modules[patch.module], patch.attribute)
         for group in groups

@@ -276,12 +276,14 @@ def _place(error: Exception, model: nn.Module) -> str:
 
 def perturb_weights(model: nn.Module, random: torch.Generator) -> None:
     """Move parameters and running statistics away from zeros and ones, which hide differences."""
+    filters = {id(m.weight) for m in model.modules() if isinstance(m, nn.modules.conv._ConvNd)}
     with torch.no_grad():
         for name, tensor in (*model.named_parameters(), *model.named_buffers()):
             if not torch.is_floating_point(tensor) or not tensor.numel():
                 continue
             if isinstance(tensor, nn.Parameter) and tensor.dim() > 1:
-                fan_in = max(1, tensor[0].numel())
+                stack = tensor.dim() == 3 and len(tensor) > 1 and id(tensor) not in filters
+                fan_in = max(1, tensor.shape[-1] if stack else tensor[0].numel())
                 # A little upwards, so that rectified units are active.
                 _add_noise(tensor, random, PERTURBED * fan_in**-0.5, 0.5 / fan_in)
                 continue
@@ -299,7 +301,7 @@ def _add_noise(tensor: Tensor, random: torch.Generator, scale: float, shift: flo
     noise = torch.randn(min(tensor.numel(), TILE), generator=random).to(tensor)
     noise = noise.mul_(scale).add_(shift)
     if tensor.is_contiguous():
-        for piece in tensor.view(-1).split(TILE):
+        for piece in torch.split(tensor.view(-1), TILE):
             piece.add_(noise[: len(piece)])
     else:
         count = tensor.numel()

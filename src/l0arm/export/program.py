@@ -5,8 +5,8 @@ from __future__ import annotations
 import io
 import logging
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,7 @@ from l0arm.export.parity import (
     parity,
 )
 from l0arm.gating import Gated
+from l0arm.gating.branches import is_cache
 from l0arm.gating.engine import gated_module
 
 if TYPE_CHECKING:
@@ -94,6 +95,7 @@ def capture(model: nn.Module, example_inputs: Inputs) -> ExportedProgram:
     args = tuple(_at_least_two_rows(t) for t in args)
     kwargs = {name: _at_least_two_rows(t) for name, t in kwargs.items()}
     with in_eval(model), torch.no_grad(), without_messages():
+        _refuse_cache(model, args, kwargs)
         try:
             return torch.export.export(model, args, kwargs, dynamic_shapes=shapes, strict=False)
         except (RuntimeError, ValueError, TypeError) as error:
@@ -101,6 +103,19 @@ def capture(model: nn.Module, example_inputs: Inputs) -> ExportedProgram:
                 f"torch.export cannot capture {type(model).__name__} with a batch of any size: "
                 f"{' '.join(str(error).split())[:400]}"
             ) from error
+
+
+def _refuse_cache(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """A decoder of transformers returns the keys and values of its attention for the next token."""
+    output: Any = ()
+    with suppress(Exception):  # whatever a forward raises; the export reports it
+        output = model(*args, **kwargs)
+    values = output.values() if isinstance(output, Mapping) else output
+    if isinstance(values, Iterable) and any(map(is_cache, values)):
+        raise ExportError(
+            f"{type(model).__name__} returns a cache of keys and values, which is no tensor; set "
+            "model.config.use_cache = False before the export"
+        )
 
 
 def _at_least_two_rows(tensor: Tensor) -> Tensor:

@@ -67,7 +67,7 @@ class Closed(Nothing):
         """Zeros. A module that fills a cache is computed, since others ask for its length."""
         if any(is_cache(value) for value in (*args, *kwargs.values())):
             output = self._original[0](*args, **kwargs)
-            return pytree.tree_map_only(Tensor, torch.zeros_like, output)
+            return pytree.tree_map_only(Tensor, self._zeros, output)
         return super().forward(*args, **kwargs)
 
     def _zeros(self, like: Tensor) -> Tensor:

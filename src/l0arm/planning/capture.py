@@ -130,8 +130,8 @@ def capture(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
                 exported = torch.export.export(model, tuple(args), dict(kwargs), strict=False)
         except Exception as error:
             raise PlanError(
-                f"torch.export cannot capture the model: {_cause(error, output)}; plan a part "
-                "of the model without it, or write the groups by hand"
+                f"torch.export cannot capture the model: {_cause(error, output)}; "
+                f"{_way_out(model)}plan a part of the model without it, or write the groups by hand"
             ) from None
     first = first_names(model)
     known = named_tensors(model)
@@ -206,6 +206,14 @@ def _output_names(output: Any) -> tuple[str, ...]:
 
     paths = [path for path, _ in pytree.tree_flatten_with_path(output)[0]]
     return tuple(name(path[0]) if path else "0" for path in paths)
+
+
+def _way_out(model: nn.Module) -> str:
+    """Experts of transformers loop over data in one of their implementations."""
+    configs = (getattr(module, "config", None) for module in model.modules())
+    eager = any(getattr(c, "_experts_implementation", None) == "eager" for c in configs)
+    call = "model.set_experts_implementation('batched_mm')"
+    return f"let the experts run without a loop, by {call}, " if eager else ""
 
 
 def _cause(error: Exception, output: Any) -> str:

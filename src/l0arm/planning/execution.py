@@ -256,7 +256,11 @@ def find_candidates(
     model: nn.Module, trace: Trace, found: Sequence[FoundGroup]
 ) -> list[Candidates]:
     """Patches of integer attributes that have the value of a size which units change."""
-    owner = np.full(1 + max(max(entry.roots) for entry in found), -1) if found else np.zeros(0)
+    owner = (
+        np.full(1 + max(max(entry.roots) for entry in found), -1)
+        if found
+        else np.zeros(0, np.int64)
+    )
     for number, entry in enumerate(found):
         owner[list(entry.roots)] = number
     counted: list[list[tuple[Count, int]]] = [[] for _ in found]

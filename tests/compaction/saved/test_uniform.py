@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.helpers.tiny_transformers import bert, gpt2, llama
+from tests.helpers.tiny_transformers import bert, gpt2, llama, mistral, qwen3
 from torch import nn
 
 import l0arm
@@ -133,18 +133,95 @@ def test_the_certificate_notices_units_that_are_reopened_at_other_values(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_closed_heads_and_missing_layers_are_refused(tmp_path: Path) -> None:
-    everything = gated_mlps(llama, lambda name: True)
-    everything.phi.data[0] = -9.0
-    with pytest.raises(SavedError, match=r"units of group '.*q_proj' are closed; plan without"):
-        l0arm.save(everything, tmp_path / "saved", uniform=True)
+def tied_everything(
+    make: Callable[[], nn.Module], example: dict[str, Any], *, stream: bool, outputs: str
+) -> Gated:
+    """Heads and neurons, and where asked for the stream: a part of every group is closed."""
+    torch.manual_seed(0)
+    model = make().eval()
+    found = l0arm.plan(model, (), example, stream=stream, outputs=outputs)
+    gated = l0arm.sparsify(model, found, "l0-arm", lam=0.0, example_kwargs=example)
+    gated.phi.data.fill_(2.0)
+    for number in range(len(gated.groups)):
+        gated.phi.data[gated.layout.span(number)][:: 4 if number % 2 else 3] = -2.0
+    return gated.eval()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: llama(heads=8),
+        pytest.param(mistral, marks=pytest.mark.slow),
+    ],
+)
+@pytest.mark.filterwarnings("ignore")
+def test_stream_heads_and_neurons_are_numbers_of_a_plain_configuration(
+    make: Callable[[], nn.Module], tmp_path: Path
+) -> None:
+    example = {"input_ids": IDS}
+    gated = tied_everything(make, example, stream=True, outputs="logits")
+    folder = l0arm.save(gated, tmp_path / "saved", uniform=True)
+    described = inspect_saved(folder)
+    widths: dict[tuple[bool, int], set[int]] = {}
+    for group, kept in zip(gated.groups, described.kept, strict=True):
+        widths.setdefault((bool(group.norms), group.units), set()).add(len(kept))
+        assert len(kept) < group.units
+    assert all(len(found) == 1 for found in widths.values())
+    plain = type(gated.model).from_pretrained(folder).eval()
+    ours = l0arm.load(folder, make).eval()
+    assert l0arm.certificate(ours).passed
+    with torch.no_grad():
+        want = ours(**example).logits
+        torch.testing.assert_close(plain(**example).logits, want, rtol=1e-5, atol=1e-6)
+    assert plain.num_parameters() == described.parameters[1] < described.parameters[0]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_what_no_configuration_says_is_refused_with_the_reason(tmp_path: Path) -> None:
+    """BERT's heads have hidden_size / heads dimensions; its LayerNorms divide by a full width."""
+    example = {"input_ids": IDS}
+    heads = tied_everything(bert, example, stream=False, outputs="last_hidden_state")
+    with pytest.raises(SavedError, match="no plain BertModel has these widths: "):
+        l0arm.save(heads, tmp_path / "saved", uniform=True)
     one = gated_mlps(llama, lambda name: is_mlp(name) and ".0." in name)
-    with pytest.raises(SavedError, match="every layer gated: 1 of 2 are"):
+    with pytest.raises(SavedError, match=r"'model\.layers\.1\.mlp\.gate_proj\.weight' is "):
         l0arm.save(one, tmp_path / "saved", uniform=True)
+    everything = gated_mlps(llama, lambda name: True)
+    for number, group in enumerate(everything.groups):
+        if group.units == 2:  # heads of keys and values
+            everything.phi.data[everything.layout.span(number)] = torch.tensor([-9.0, 9.0])
+    with pytest.raises(SavedError, match="needs inputs to compare the plain model on"):
+        l0arm.save(everything, tmp_path / "saved", uniform=True)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_a_stream_with_layer_norms_and_closed_branches_are_refused(tmp_path: Path) -> None:
+    example = {"input_ids": IDS}
+    gated = tied_everything(gpt2, example, stream=True, outputs="logits")
+    with pytest.raises(SavedError, match="A plain LayerNorm cannot"):
+        l0arm.save(gated, tmp_path / "saved", uniform=True)
+    model = llama()
+    found = l0arm.plan(model, (), example, depth=True, outputs="logits")
+    deep = l0arm.sparsify(model, found, "l0-arm", lam=0.0, example_kwargs=example)
+    deep.phi.data.fill_(9.0)
+    deep.phi.data[-1] = -9.0
+    with pytest.raises(SavedError, match="residual branches of group 'depth' are closed"):
+        l0arm.save(deep, tmp_path / "saved", uniform=True)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_one_epsilon_for_norms_of_different_widths_is_refused(tmp_path: Path) -> None:
+    """Qwen3 normalises heads with the epsilon of its stream, which a cut changes."""
+    gated = tied_everything(qwen3, {"input_ids": IDS}, stream=True, outputs="logits")
+    with pytest.raises(SavedError, match=r"_norm.variance_epsilon' would be"):
+        l0arm.save(gated, tmp_path / "saved", uniform=True)
 
 
 def test_other_models_are_refused(tmp_path: Path) -> None:
     gated = l0arm.sparsify(MLP(), method="l0-arm", lam=0.0)
-    with pytest.raises(SavedError, match="that are bert, gpt2, llama; got MLP"):
+    with pytest.raises(SavedError, match="configuration of a model of transformers; MLP has none"):
         l0arm.save(gated, tmp_path / "saved", uniform=True)
     assert list(tmp_path.iterdir()) == []

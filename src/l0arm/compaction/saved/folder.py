@@ -61,12 +61,14 @@ def save(
     Where example inputs are known, given here or to ``sparsify``, the small network is compared
     with the gated one first (see ``compact``), and the certificate is written to ``l0arm.json``.
 
-    With ``uniform=True`` every MLP of a transformer gets the width of the widest one, and a
-    ``config.json`` says so. ``from_pretrained`` of transformers then loads the folder without
-    l0arm. The saved network is the trained one (z-bar) with the most probable closed units of the
-    narrower layers re-opened. A re-opened unit has the value of its own gate, without a threshold:
-    g(phi) for Bernoulli gates, so that the outputs may change; 0 for hard concrete gates, so that
-    they do not. The certificate compares the saved network with the trained gates plus exactly
+    With ``uniform=True`` the MLPs of a transformer all get the width of the widest one, and so do
+    its heads. A ``config.json`` says so, and ``from_pretrained`` of transformers loads the folder
+    without l0arm. A residual stream with RMSNorms may be cut, too. The plain model is compared with
+    the small one before anything is written. The saved network is the trained one (z-bar) with the
+    most probable closed units of the narrower layers re-opened. A re-opened unit has the value of
+    its own gate, without a threshold: g(phi) for Bernoulli gates, so that the outputs may change;
+    0 for hard concrete gates, so that they do not. Where gates must be 0 or 1, as in a residual
+    stream, it is 1. The certificate compares the saved network with the trained gates plus exactly
     these values.
 
     Args:
@@ -75,7 +77,8 @@ def save(
         metrics: Figures to keep with the network, such as its accuracy, as JSON.
         example_inputs: Inputs to compare on: a tensor, or a sequence of arguments.
         example_kwargs: Keyword arguments to compare on.
-        uniform: Give all layers one width (BERT, GPT-2 and Llama with gated MLPs).
+        uniform: Give all layers one width, for a model of transformers whose configuration can
+            state it. With heads or a residual stream cut, this needs example inputs.
         force: Replace a saved network. A folder with files of other origin is refused in any case.
 
     Returns:
@@ -112,7 +115,7 @@ def save(
             reference = None if tied is None else tied.reference
             evidence = issue_certificate(network, z_bar, example, reference=reference)
         small = cut_for_good(network, z_bar, evidence)
-        config = None if tied is None else tied.config
+        config = None if tied is None else tied.config_for(small, example)
     else:
         if uniform or example_inputs is not None or example_kwargs is not None:
             raise TypeError(

@@ -1,80 +1,241 @@
-"""One width for the MLPs of all layers, so that a plain ``config.json`` can state it.
+"""One width for all layers, so that a plain ``config.json`` of transformers can state it.
 
-The configuration of a transformer has one number for the width of its MLPs, not one per layer.
-Every layer gets the width of the widest: its most probable closed units are re-opened.
+A configuration has one number for the width of all MLPs, one for the heads, one for the residual
+stream. Groups of one role and size get the width of the widest: its most probable closed units are
+re-opened. Which number of the configuration says so is found by its value. Whether the numbers are
+right is decided by the plain model that they make: it must have the shapes of the small network,
+its numbers, and its outputs.
 """
 
 from __future__ import annotations
 
 import copy
+import json
+import warnings
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from itertools import islice, product
+from typing import Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from l0arm.compaction.saved.weights import SavedError
-from l0arm.gating import Gated
+from l0arm.equality.difference import output_difference, selected_outputs
+from l0arm.equality.example import Example, without_side_effects
+from l0arm.gating import Gated, Group
 from l0arm.gating.mask import reopen
 
-# By model_type: the name of the width in the configuration, and the weight that makes the units.
-WIDTHS = {
-    "bert": ("intermediate_size", ".intermediate.dense.weight"),
-    "gpt2": ("n_inner", ".mlp.c_fc.weight"),
-    "llama": ("intermediate_size", ".mlp.gate_proj.weight"),
-}
+Role = Literal["stream", "heads", "MLP"]
+Numbers = dict[str, Any]  # of a configuration, by name
+INNER = ("inner", "intermediate", "ff", "mlp")  # in the names of numbers that are widths of MLPs
+OTHERS = (*INNER, "head", "vocab", "position", "layer", "token_id")  # not the width of a stream
+ATTEMPTS = 64
+TOLERANCE = 1e-5  # of outputs, which may be float32, relative to max|y|
+WAY_OUT = "leave uniform out and load with l0arm.load"
 
 
 @dataclass(frozen=True)
 class TiedWidths:
-    """Gates that leave every MLP the same width, and the configuration that states it."""
+    """Gates that leave layers of one role the same width, and what a configuration may say then."""
 
     z: Tensor  # z-bar with units re-opened: what the small network is cut by
     reference: Tensor  # what the small network has to reproduce
-    config: str
+    source: nn.Module  # the model that is gated
+    choices: tuple[tuple[Numbers, ...], ...]  # for every role, the numbers to try
+    needs_example: bool  # shapes do not show a mistake: heads and streams act through numbers, too
+
+    def config_for(self, small: nn.Module, example: Example | None) -> str:
+        """The ``config.json`` that makes a plain model like the small network."""
+        if self.needs_example and example is None:
+            raise SavedError(
+                "uniform=True with heads or a residual stream cut needs inputs to compare the "
+                "plain model on: pass example_inputs or example_kwargs"
+            )
+        problem = ""
+        for numbers in islice(product(*self.choices), ATTEMPTS):
+            changed = {key: value for one in numbers for key, value in one.items()}
+            try:
+                text = _config_text(self.source, changed)
+                found = _misfit(self._plain(text, "meta"), small)
+            except Exception as error:  # a configuration checks its numbers, and a model too
+                found = f"{type(error).__name__}: {str(error).strip().splitlines()[-1][:200]}"
+            if found is None:
+                self._check(text, small, example)
+                return text
+            problem = problem or found
+        problem = problem or "its configuration has no number for what was cut"
+        raise SavedError(
+            f"no plain {type(self.source).__name__} has these widths: {problem}; exclude the layer "
+            f"when planning, or {WAY_OUT}"
+        )
+
+    def _plain(self, text: str, device: str) -> nn.Module:
+        config: Any = type(self.source.config).from_dict(json.loads(text))  # type: ignore[union-attr]
+        with warnings.catch_warnings(), torch.random.fork_rng(), torch.device(device):
+            warnings.simplefilter("ignore")
+            made: nn.Module = type(self.source)(config)
+        return made
+
+    def _check(self, text: str, small: nn.Module, example: Example | None) -> None:
+        """Compare the plain model, with the weights of the small one, with that."""
+        like = next(small.parameters())
+        plain = self._plain(text, "cpu").to(like.device, like.dtype)
+        for name, module in plain.named_modules():
+            own = vars(small.get_submodule(name))
+            for key, value in vars(module).items():
+                known = own.get(key)
+                if not isinstance(value, float) or not isinstance(known, float):
+                    continue
+                if abs(value - known) > 1e-9 * abs(known):
+                    raise SavedError(
+                        f"no plain {type(self.source).__name__} computes this: '{name}.{key}' "
+                        f"would be {value:.6g} instead of {known:.6g}; {WAY_OUT}"
+                    )
+        if example is None:
+            return
+        plain.load_state_dict(small.state_dict())
+        outputs = []
+        for model in (plain, small):
+            with without_side_effects(model):
+                own_example = example.map(torch.clone)
+                output = model(*own_example.args, **own_example.kwargs)
+                outputs.append(selected_outputs(output, example.outputs))
+        difference = output_difference(*outputs)
+        if not difference <= TOLERANCE:
+            raise SavedError(
+                f"a plain {type(self.source).__name__} of these widths computes something else (by "
+                f"{difference:.1e} of max|y|); {WAY_OUT}"
+            )
 
 
 def tie_widths(gated: Gated) -> TiedWidths:
-    """z-bar with every MLP as wide as the widest."""
+    """z-bar with groups of one role and size as wide as the widest of them."""
     config: Any = getattr(gated.model, "config", None)
-    attribute, maker = WIDTHS.get(getattr(config, "model_type", ""), ("", ""))
-    if not attribute:
+    if not callable(getattr(config, "to_json_string", None)):
         raise SavedError(
-            f"uniform=True knows the models of transformers that are {', '.join(sorted(WIDTHS))}; "
-            f"got {type(gated.model).__name__}. Leave it out, and load with l0arm.load"
+            "uniform=True writes the configuration of a model of transformers; "
+            f"{type(gated.model).__name__} has none. Leave it out, and load with l0arm.load"
         )
     trained = gated.deterministic()
-    spans = _mlps(gated, config.num_hidden_layers, maker, trained)
-    width = max(1, *(int((trained[span] != 0).sum()) for span in spans))
-    z = trained.clone()
-    with torch.no_grad():
-        gates = gated.gates
-        for span in spans:
-            reopen(z, span, gates, width)
-        # Built from the trained gates, not from what reopen wrote: it must show a mistake there.
-        reopened = (trained == 0) & (z != 0)
-        reference = torch.where(reopened, gates.kept_value(), trained)
-    small = copy.deepcopy(config)
-    setattr(small, attribute, width)
-    small.architectures = [type(gated.model).__name__]
-    return TiedWidths(z, reference, small.to_json_string(use_diff=False))
-
-
-def _mlps(gated: Gated, layers: int, maker: str, z: Tensor) -> list[slice]:
-    """The gates of every layer's MLP; all other gates must be open."""
-    spans = []
+    z, reference = trained.clone(), trained.clone()
+    roles: dict[tuple[Role, int], list[int]] = {}
     for number, group in enumerate(gated.groups):
-        span = gated.layout.span(number)
-        if any(piece.tensor.endswith(maker) for piece in group.makes):
-            spans.append(span)
-        elif bool((z[span] == 0).any()):
-            raise SavedError(
-                f"uniform=True ties the MLPs alone, but units of group '{group.name}' are closed; "
-                "plan without that group, or leave uniform out and load with l0arm.load"
-            )
-    if len(spans) != layers:
+        roles.setdefault((_role(group), group.units), []).append(number)
+        _refuse_what_no_configuration_says(group, trained[gated.layout.span(number)])
+    choices, heads, needs_example = [], 1.0, False
+    order = sorted(roles, key=lambda role: role[0] != "heads")  # those of a stream depend on them
+    for role, units in order:
+        spans = [gated.layout.span(number) for number in roles[role, units]]
+        width = max(1, *(int((trained[span] != 0).sum()) for span in spans))
+        if role == "stream":
+            step = max(1, round(heads * int(getattr(config, "num_attention_heads", 1))))
+            width = min(units, -(-width // step) * step)
+        heads = width / units if role == "heads" else heads
+        for number, span in zip(roles[role, units], spans, strict=True):
+            _widen(gated, number, span, width, z, trained, reference)
+        if width < units:
+            needs_example |= role != "MLP"
+            choices.append(tuple(_numbers(config, gated, roles[role, units], role, units, width)))
+    return TiedWidths(z, reference, gated.model, tuple(choices), needs_example)
+
+
+def _role(group: Group) -> Role:
+    if group.norms:
+        return "stream"
+    block = max((piece.positions_per_unit for piece in group.makes), default=1)
+    return "heads" if block > 1 else "MLP"
+
+
+def _refuse_what_no_configuration_says(group: Group, z: Tensor) -> None:
+    if bool((z != 0).all()):
+        return
+    if group.branches:
         raise SavedError(
-            f"uniform=True needs the MLP of every layer gated: {len(spans)} of {layers} are; gate "
-            "them all, or leave uniform out and load with l0arm.load"
+            f"uniform=True: residual branches of group '{group.name}' are closed, and a "
+            f"configuration has all branches of all its layers; {WAY_OUT}"
         )
-    return spans
+    replaced = [norm.module for norm in group.norms if norm.epsilon is None]
+    if replaced:
+        raise SavedError(
+            f"uniform=True: units of group '{group.name}' are closed, over which the LayerNorm "
+            f"'{replaced[0]}' goes on dividing by their full number. A plain LayerNorm cannot; "
+            f"{WAY_OUT}"
+        )
+
+
+def _widen(
+    gated: Gated,
+    number: int,
+    span: slice,
+    width: int,
+    z: Tensor,
+    trained: Tensor,
+    reference: Tensor,
+) -> None:
+    """Re-open units of a group in z, and write down in the reference what they must be."""
+    with torch.no_grad():
+        reopen(z, span, gated.gates, width)
+        values = gated.gates.kept_value()
+        if number in gated.layout.twice:  # these gates are 0 or 1
+            z[span] = (z[span] != 0).to(z)
+            values = torch.ones_like(values)
+        # Built from the trained gates, not from what reopen wrote: it must show a mistake there.
+        reopened = (trained[span] == 0) & (z[span] != 0)
+        reference[span] = torch.where(reopened, values[span], trained[span])
+
+
+def _numbers(
+    config: Any, gated: Gated, groups: list[int], role: Role, units: int, width: int
+) -> Iterator[Numbers]:
+    """What the configuration may say of this width, the likeliest first."""
+    known = {k: v for k, v in config.to_dict().items() if v is None or type(v) in (int, float)}
+    whole = {key: value for key, value in known.items() if type(value) is int}
+    size = _head_size(known)
+    if role == "heads":
+        named = {k: v for k, v in whole.items() if "head" in k and "dim" not in k}
+        scaled = {k: v * width // units for k, v in named.items() if v and v % units == 0}
+        yield {**scaled, **size}
+    elif role == "stream":
+        norm = gated.groups[groups[0]].norms[0]
+        epsilon = getattr(gated.model.get_submodule(norm.module), str(norm.epsilon))
+        grown = {k: v * units / width for k, v in known.items() if "eps" in k and v == epsilon}
+        for key, value in whole.items():
+            if value == units and not any(word in key for word in OTHERS):
+                yield {key: width, **size, **grown}
+    else:
+        same = [key for key, value in whole.items() if value == units and "head" not in key]
+        yield from ({key: width} for key in sorted(same, key=lambda key: not _is_inner(key)))
+        yield from ({key: width} for key, v in known.items() if v is None and _is_inner(key))
+
+
+def _is_inner(key: str) -> bool:
+    return any(word in key for word in INNER)
+
+
+def _head_size(known: Mapping[str, Any]) -> Numbers:
+    """The size of a head, where a configuration can name it: it must not follow from the others."""
+    if "head_dim" not in known:
+        return {}
+    width, heads = known.get("hidden_size"), known.get("num_attention_heads")
+    size = known["head_dim"] or (width // heads if width and heads else None)
+    return {} if size is None else {"head_dim": size}
+
+
+def _config_text(source: nn.Module, changed: Numbers) -> str:
+    config: Any = copy.deepcopy(source.config)
+    for key, value in changed.items():
+        setattr(config, key, value)
+    config.architectures = [type(source).__name__]
+    text: str = config.to_json_string(use_diff=False)
+    return text
+
+
+def _misfit(plain: nn.Module, small: nn.Module) -> str | None:
+    """The first tensor that the plain model has in another shape; None if there is none."""
+    ours = {key: tuple(value.shape) for key, value in small.state_dict().items()}
+    theirs = {key: tuple(value.shape) for key, value in plain.state_dict().items()}
+    for key in (*ours, *theirs):
+        if ours.get(key) != theirs.get(key):
+            return f"'{key}' is {ours.get(key)} here and {theirs.get(key)} there"
+    return None

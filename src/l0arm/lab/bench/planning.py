@@ -129,7 +129,7 @@ def measure(case: Case) -> dict[str, Any]:
     return {"series": case.series, **job, **json.loads(ended.stdout)}
 
 
-def work(network: str, size: Mapping[str, int], options: Mapping[str, bool]) -> dict[str, Any]:
+def work(network: str, size: Mapping[str, int], options: Mapping[str, Any]) -> dict[str, Any]:
     """One plan in this process: CPU seconds, and the extra memory as a multiple of the model's."""
     torch.set_num_threads(1)
     torch.manual_seed(0)

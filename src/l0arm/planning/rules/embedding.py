@@ -44,4 +44,6 @@ def _looked_up(site: Site, x: Space, dim: int, rank: int) -> Space:
     reason = f"{site.where} looks positions up by number"
     rest = without(site.atoms, x, {dim}, reason)
     to = {d: d if d < dim else d + rank for d in range(len(rest.shape))}
-    return Space(site.shape, rest.moved(to, site.shape).factors, fixed=reason)
+    # A matrix taken from a stack of them, as those of experts, is still a weight.
+    stack = x.parameter and dim == 0 and len(x.shape) > 2
+    return Space(site.shape, rest.moved(to, site.shape).factors, parameter=stack, fixed=reason)
