@@ -90,17 +90,22 @@ class Engine(Evaluations):
 
     @property
     def hooks(self) -> dict[int, Any]:
-        """The functions that are registered as hooks, by id."""
+        """The functions that are registered as hooks or stand in for a forward, by id."""
         hooks: dict[int, Any] = {}
         for handle in self._handles:
-            hook = (handle.hooks_dict_ref() or {}).get(handle.id)
+            hook: Any = handle
+            if not isinstance(handle, Resized):
+                hook = (handle.hooks_dict_ref() or {}).get(handle.id)
             hooks[id(hook)] = hook
         return hooks
 
     def remove_hooks(self, copy: nn.Module) -> None:
-        """Remove the hooks of this engine from a copy of the model."""
-        ours = {handle.id for handle in self._handles}
+        """Remove the hooks of this engine from a copy of the model, which shares them."""
+        ours = {handle.id for handle in self._handles if not isinstance(handle, Resized)}
         for module in copy.modules():
+            forward = vars(module).get("forward")
+            if isinstance(forward, _DrawnSizes) and forward in self._handles:
+                forward.remove_from(module)
             for kind in HOOKS:
                 registered = getattr(module, kind)
                 for key in ours.intersection(registered):

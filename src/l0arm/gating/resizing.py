@@ -7,6 +7,7 @@ code of the forward, and its sizes are scaled before it runs.
 
 from __future__ import annotations
 
+import copy
 import inspect
 import math
 import sys
@@ -106,6 +107,13 @@ class Resized:
             vars(self.module).pop("forward", None)
         else:
             vars(self.module)["forward"] = self.own
+
+    def remove_from(self, copied: nn.Module) -> None:
+        """Give a copy of the module, which shares this forward, one of its own again."""
+        if self.own is None:
+            vars(copied).pop("forward")
+        else:
+            vars(copied)["forward"] = copy.deepcopy(self.own, {id(self.module): copied})
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         scales = self.scales_now()
