@@ -3,6 +3,7 @@ PYTHON ?= python3
 TORCH_INDEX ?=
 JOBS ?= 2
 ATTACK ?=
+VERSIONS ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -13,17 +14,20 @@ PYTEST := $(BIN)/python -m pytest -q -n $(JOBS)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-all test-attack check format bench docs clean
+.PHONY: help setup demo test test-all test-attack test-versions check format bench \
+  docs package clean
 
 help:
 	@echo "make demo         train, prune and compact a small network on the digits in the package"
 	@echo "make test         run the tests and the examples in the docstrings"
 	@echo "make test-all     the same with the slow tests"
 	@echo "make test-attack  hostile input, signals, streams and files, with counts; some minutes"
+	@echo "make test-versions  a part of the tests on the oldest and newest torch, Python and extras; GBs"
 	@echo "make check        ruff (lint, format) and mypy"
 	@echo "make format       let ruff rewrite the code"
 	@echo "make bench        run the benchmarks"
 	@echo "make docs         build the documentation into site/; a broken link fails it"
+	@echo "make package      build wheel and sdist into dist/ and try both in empty environments"
 	@echo "make setup        only create .venv (every target above does it when needed)"
 	@echo "make clean        remove .venv, caches and builds"
 	@echo ""
@@ -31,6 +35,7 @@ help:
 	@echo "TORCH_INDEX=URL     extra package index for torch, such as one of CPU-only wheels"
 	@echo "JOBS=2              test processes; 0 runs the tests in one"
 	@echo "ATTACK='signals --seconds 600 --seed 1'  one attack, longer than 60 s, with other cases"
+	@echo "VERSIONS=oldest     one environment of test-versions (scripts/versions.py lists them)"
 	@echo "L0ARM_DATA_DIR=DIR  folder of the MNIST files, for the tests in test-all that need them"
 
 setup: $(STAMP)
@@ -66,6 +71,11 @@ test-attack: $(STAMP)
 	@echo "Attacking the library and the command line"
 	@$(BIN)/python -m tests.attack $(ATTACK)
 
+# The environments have interpreters of their own, python3.11 to python3.13 on the PATH.
+test-versions:
+	@echo "Testing the oldest and the newest versions"
+	@$(PYTHON) scripts/versions.py --index "$(TORCH_INDEX)" $(VERSIONS)
+
 check: $(STAMP)
 	@echo "Checking style and types"
 	@$(BIN)/ruff check .
@@ -90,6 +100,10 @@ $(DOCS_STAMP): $(STAMP)
 docs: $(DOCS_STAMP)
 	@echo "Building the documentation into site/"
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+package:
+	@echo "Building wheel and sdist into dist/, and trying each in an empty environment"
+	@$(PYTHON) scripts/check_package.py --torch $(TORCH) --index "$(TORCH_INDEX)"
 
 clean:
 	@echo "Removing $(VENV), caches and builds"

@@ -4,10 +4,16 @@ Every unit of a network gets a stochastic binary gate z ~ Bernoulli(g(phi)); phi
 with the weights, and closed units are not computed, in training or after.
 """
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+
+# Draws change the widths of convolutions from step to step, and oneDNN compiles a kernel for each.
+# It keeps 1,024 of them, which is too few, and reads this variable at its first convolution.
+if "DNNL_PRIMITIVE_CACHE_CAPACITY" not in os.environ:  # its older name
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "16384")
 
 if TYPE_CHECKING:
     from l0arm._public import *  # noqa: F403

@@ -29,6 +29,7 @@ from l0arm.costs import BudgetWarning, expected_flops, fit_threshold
 from l0arm.estimators import ESTIMATORS
 from l0arm.gates import HardSigmoid, ScaledSigmoid
 from l0arm.gating import (
+    Borrow,
     Branch,
     ConstantObjective,
     EmptyGroupWarning,
@@ -39,6 +40,8 @@ from l0arm.gating import (
     Norm,
     NotSynchronised,
     Patch,
+    Pick,
+    Resize,
     Slice,
 )
 from l0arm.methods import METHODS, Course
@@ -49,6 +52,7 @@ from l0arm.pruning import PruneResult, prune
 __all__ = [
     "ESTIMATORS",
     "METHODS",
+    "Borrow",
     "Branch",
     "BudgetWarning",
     "Certificate",
@@ -65,9 +69,11 @@ __all__ = [
     "Norm",
     "NotSynchronised",
     "Patch",
+    "Pick",
     "Plan",
     "PlanError",
     "PruneResult",
+    "Resize",
     "SavedError",
     "ScaledSigmoid",
     "SearchResult",

@@ -59,6 +59,6 @@ def test_make_targets_exist(page: str) -> None:
 
 
 def test_the_two_commands_stand_at_the_top() -> None:
-    head = PAGES["README.md"].split("```")[0]
-    assert "make demo" in head
-    assert "make test" in head
+    head = PAGES["README.md"].split("\n## ")[0]
+    assert head.index("l0arm.prune(") < head.index("    make demo")
+    assert "    make test" in head

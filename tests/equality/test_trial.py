@@ -97,8 +97,8 @@ def test_channel_shuffle_is_wrong_without_an_exception() -> None:
 
 
 def test_a_group_without_a_way_is_masked_and_the_others_are_not(network: Network) -> None:
-    trial, group, _, _ = heads_of("attention, literal", network)
-    mlp = plan(*network("attention, literal")).groups[1]
+    trial, group, _, _ = heads_of("attention, template", network)
+    mlp = plan(*network("attention, template")).groups[1]
     chosen = choose_execution(trial, [group, mlp], [Candidates(), Candidates()])
     assert [choice.group.drops for choice in chosen] == [False, True]
     assert chosen[0].reason.startswith("with fewer units 'attention' fails: RuntimeError: shape")
@@ -170,8 +170,13 @@ def test_zeros_of_a_fresh_network_hide_nothing(x: Tensor) -> None:
 @pytest.mark.parametrize("size", [8, 16, 24])
 def test_a_saturated_softmax_hides_nothing(size: int) -> None:
     """On a large image every channel attends to itself alone, however they are split."""
-    (entry,) = plan(ChannelAttention(), torch.randn(2, 3, size, size)).planned
-    assert (entry.execution, entry.reason) == ("masked", MIXES)
+    x = torch.randn(2, 3, size, size)
+    (entry,) = plan(ChannelAttention(), x).planned
+    assert entry.execution == "patched"
+    wrong = replace(entry.group, patches=(), resizes=())  # what is left is split into other heads
+    fault = Trial(ChannelAttention(), (x,), {}, ()).fault([wrong])
+    assert fault is not None
+    assert fault.reason == MIXES
 
 
 class Pair(nn.Module):
@@ -395,8 +400,8 @@ def test_the_reason_is_that_of_the_option_that_passed_most() -> None:
     wrong, nearly = (Patch("attention", "heads", 2),), (Patch("attention", "heads", 1),)
     faults = {wrong: Fault("fails at once", 0), nearly: Fault("fails in training", 3)}
     trial = Trial(model, inputs, {}, ())
-    trial.fault = lambda groups: faults[groups[-1].patches]  # type: ignore[method-assign]
-    trial.agrees = lambda groups: not any(g.drops for g in groups)  # type: ignore[method-assign]
+    trial.fault = lambda groups, **_: faults[groups[-1].patches]  # type: ignore[method-assign]
+    trial.agrees = lambda groups, **_: not any(g.drops for g in groups)  # type: ignore[method-assign]
     (choice,) = choose_execution(trial, [group], [Candidates((wrong, nearly))])
     assert choice.execution == "masked"
     assert choice.reason == "fails in training"

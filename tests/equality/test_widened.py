@@ -58,3 +58,29 @@ def test_the_plan_of_a_large_model_is_that_of_a_small_one(monkeypatch: pytest.Mo
     monkeypatch.setattr(widened, "LAZY_FROM", 10**9)
     assert large == plan(model, ids)
     assert [entry.execution for entry in large.planned] == ["as is"] * len(large.planned)
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_a_matrix_product_is_cast_in_pieces(
+    transposed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pieces of one or two rows; the last one is shorter."""
+    monkeypatch.setattr(widened, "CHUNK", 10)
+    narrow = torch.randn(7, 5)
+    narrow = narrow.t().contiguous().t() if transposed else narrow
+    x, bias = torch.randn(3, 7).double(), torch.randn(5).double()
+    want = x @ narrow.double()
+    torch.testing.assert_close(x @ Widened(narrow), want, rtol=1e-14, atol=1e-14)
+    got = torch.addmm(bias, x, Widened(narrow))
+    torch.testing.assert_close(got, want + bias, rtol=1e-14, atol=1e-14)
+
+
+def test_a_mask_keeps_a_weight_narrow_and_a_fraction_does_not_round_it() -> None:
+    narrow = torch.randn(4, 3)
+    masked = Widened(narrow) * torch.tensor([1.0, 0.0, 1.0]).double()
+    assert isinstance(masked, Widened)
+    assert masked.computed
+    assert torch.equal(masked.double() + 0.0, narrow.double() * torch.tensor([1.0, 0.0, 1.0]))
+    for factor in (torch.tensor([0.3, 0.0, 1.0]).double(), 0.3, Widened(narrow)):
+        wide = narrow.double() if isinstance(factor, Widened) else factor
+        assert torch.equal(Widened(narrow) * factor, narrow.double() * wide)

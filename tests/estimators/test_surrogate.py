@@ -16,6 +16,7 @@ from l0arm.estimators._surrogate import (
     unmoved,
     with_gradient,
 )
+from l0arm.gates import HardSigmoid, ScaledSigmoid
 
 pairs = pytest.mark.parametrize("estimator", [ARM(), DisARM()], ids=["arm", "disarm"])
 AGREE, DIFFER = torch.tensor([0.5, 0.5]), torch.tensor([0.5, 0.05])  # u, for gates open at 0.9
@@ -53,6 +54,27 @@ def test_draws_on_the_grid_of_float32_are_equally_often_open() -> None:
     u = torch.arange(2**12) / 2**12  # torch.rand yields multiples of 2^-24 in [0, 1): likewise
     z, z_anti = antithetic_pair(u, torch.tensor(3 / 8))
     assert z.mean().item() == z_anti.mean().item() == 3 / 8
+
+
+def test_the_second_draw_is_that_of_eq_9_for_antithetic_g_only() -> None:
+    """Eq. 9 has 1[u > g(-phi)]. For g = exp(-exp(-phi)), this is no draw from Ber(g(phi))."""
+    phi = torch.tensor([-0.7, 0.0, 0.4, 1.5], dtype=torch.float64)
+    u = torch.linspace(0, 1, 4002, dtype=torch.float64)[1:-1, None]  # no u lies on an edge
+
+    def printed(g: Callable[[Tensor], Tensor]) -> Tensor:
+        return (u > g(-phi)).double()
+
+    def here(g: Callable[[Tensor], Tensor]) -> Tensor:
+        return antithetic_pair(u.expand(-1, 4), g(phi).expand(4000, 4))[1]
+
+    for antithetic in (ScaledSigmoid(7.0), HardSigmoid(3.0)):
+        assert torch.equal(printed(antithetic), here(antithetic))
+
+    def gumbel(phi: Tensor) -> Tensor:
+        return torch.exp(-torch.exp(-phi))
+
+    torch.testing.assert_close(here(gumbel).mean(0), gumbel(phi), atol=3e-4, rtol=0)
+    assert torch.all((printed(gumbel).mean(0) - gumbel(phi)).abs() > 0.05)
 
 
 def test_the_draws_have_no_graph() -> None:

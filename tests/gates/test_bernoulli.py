@@ -1,5 +1,6 @@
 """Bernoulli gates: draws, the gates at test time (Eq. 14), and initialisation by probability."""
 
+import math
 from collections.abc import Callable
 
 import pytest
@@ -75,6 +76,20 @@ def test_initial_probabilities_have_the_mean(g: Callable[[Tensor], Tensor], mean
 @pytest.mark.parametrize("mean", [0.5, 0.7, 0.8])
 def test_initial_probabilities_spread_by_0_01(g: Callable[[Tensor], Tensor], mean: float) -> None:
     assert initial_probs(g, mean).std().item() == pytest.approx(0.01, rel=0.03)
+
+
+@pytest.mark.parametrize("mean", [0.5, 0.8])
+def test_the_logit_may_spread_by_0_01_instead(mean: float) -> None:
+    """As in the authors' code: k phi ~ N(logit(mean), 0.01)."""
+    family = Bernoulli(ScaledSigmoid(7.0), spread_of="logit")
+    phi = family.initial(torch.full((20_000,), mean), torch.Generator().manual_seed(0))
+    assert (7 * phi).std().item() == pytest.approx(0.01, rel=0.03)
+    assert (7 * phi).mean().item() == pytest.approx(math.log(mean / (1 - mean)), abs=4e-4)
+
+
+def test_another_spread_is_refused() -> None:
+    with pytest.raises(ValueError, match="spread_of must be 'pi' or 'logit'; got 'phi'"):
+        Bernoulli(spread_of="phi")
 
 
 def test_hard_sigmoid_starts_at_the_given_mean_and_not_at_0_698() -> None:

@@ -4,6 +4,7 @@ Convolutions that could meet the broken kernel run in a child process: unguarded
 """
 
 import copy
+import os
 import subprocess
 import sys
 
@@ -149,3 +150,21 @@ def test_a_layer_with_a_forward_of_its_own_is_warned_of() -> None:
     guard(layer)
     with pytest.warns(KernelWarning, match=r"oneDNN issue 6035.*round_to=16"):
         layer(channels_last(2, 5, 8, 8))
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, "16384"),
+        ({"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "7"}, "7"),
+        ({"DNNL_PRIMITIVE_CACHE_CAPACITY": "7"}, "None"),
+    ],
+)
+def test_more_compiled_kernels_are_kept_unless_the_user_chose(given, expected):
+    """The variable is read at the first convolution, so it is set before torch is imported."""
+    names = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "DNNL_PRIMITIVE_CACHE_CAPACITY")
+    outside = {key: value for key, value in os.environ.items() if key not in names}
+    code = f"import l0arm, os, sys; print(os.environ.get({names[0]!r}), 'torch' in sys.modules)"
+    command = [sys.executable, "-c", code]
+    ended = subprocess.run(command, env=outside | given, capture_output=True, text=True, check=True)
+    assert ended.stdout.split() == [expected, "False"]

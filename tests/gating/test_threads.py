@@ -255,6 +255,31 @@ def test_compact_waits_for_a_call_in_another_thread() -> None:
     assert_close(small(x), paused.thread.result)
 
 
+@pytest.mark.parametrize("use", [Gated.compact, Gated.release])
+def test_a_thread_that_waits_to_call_the_dense_model_gives_its_turn_back(
+    use: Callable[[Gated], nn.Module], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gated, x = gate(), inputs(1)
+    expected, waiting, take = gated.model(x), threading.Event(), Turn.take
+    thread = _Thread(lambda: gated.model(x))
+
+    def announced(turn: Turn, progress: Callable[[], int]) -> None:
+        if threading.current_thread() is thread:
+            waiting.set()
+        take(turn, progress)
+
+    def while_it_waits() -> None:
+        thread.start()
+        assert waiting.wait(SECONDS)
+        use(gated)
+
+    monkeypatch.setattr(Turn, "take", announced)
+    gated.engine.alone(while_it_waits)
+    assert torch.equal(thread.end(), expected)
+    assert gated.engine.turn.owner is None
+    gated.state_dict()
+
+
 def test_a_small_network_serves_several_threads_without_waiting() -> None:
     gated, x = gate(), inputs(1)
     small = gated.compact().eval()

@@ -197,7 +197,10 @@ class Separate(nn.Module):
             return x.view(b, n, self.heads, self.head_dim).transpose(1, 2)
         if self.style == "trap":
             return x.view(b, n, self.heads, -1).transpose(1, 2)
-        return x.view(b, n, 4, -1).transpose(1, 2)  # a literal: nothing to patch
+        if self.style == "literal":  # no attribute to patch
+            return x.view(b, n, 4, -1).transpose(1, 2)
+        # No size of the view itself counts the heads.
+        return x.view_as(torch.empty(b, n, 4, self.head_dim)).transpose(1, 2)
 
     def forward(self, x: Tensor) -> Tensor:
         q, k, v = self.split(self.q(x)), self.split(self.k(x)), self.split(self.v(x))
@@ -416,6 +419,7 @@ NETWORKS: dict[str, Callable[[], Made]] = {
     "attention, counted view": lambda: attention_net("counted"),
     "attention, trap": lambda: attention_net("trap"),
     "attention, literal": lambda: attention_net("literal"),
+    "attention, template": lambda: attention_net("template"),
     "fused attention": lambda: (Transformer(Fused(8, 4), mlp()), tokens()),
     "grouped queries": lambda: (
         Transformer(Grouped(8, 4, 2, 4), GatedMLP(8, 10, fused=False)),

@@ -41,7 +41,7 @@ def test_the_penalty_of_ghs_counts_a_groups_scale_once() -> None:
 
 
 @pytest.mark.parametrize("make", [bc_gnj, bc_ghs])
-def test_the_first_layers_noise_is_bounded(make: type) -> None:
+def test_the_noise_of_the_first_layers_weights_is_bounded(make: type) -> None:
     gated = sparsify(MLP((4, 3, 2)), method=make(0.1))
     for parameter in gated.extras.parameters():
         parameter.data.fill_(3.0)
@@ -49,6 +49,7 @@ def test_the_first_layers_noise_is_bounded(make: type) -> None:
     found = {k: p.max().item() for k, p in gated.extras["noise"].named_parameters()}
     assert found["fc1-weight"] == pytest.approx(math.log(0.04))
     assert found["fc2-weight"] == 3.0
+    assert found["fc1-bias"] == 3.0  # the published code clips it too
 
 
 def scored(scores: list[float]) -> Gated:

@@ -70,6 +70,18 @@ def test_a_pruned_weight_is_0_and_its_noise_still_trains() -> None:
     assert noise.grad[0, 1] != 0
 
 
+def test_the_noise_has_variance_sigma2_also_where_log_alpha_is_clamped() -> None:
+    """The reference draws it with e^{clamp(log alpha)} theta^2, which is smaller by e^4 here."""
+    gated = sparsify(MLP((1, 1)), method=sparse_vd(0.0))
+    gated.model.fc1.weight.data.fill_(math.exp(-5.0))
+    gated.extras["noise"].get_parameter("fc1-weight").data.fill_(2.0)  # log alpha = 12
+    torch.manual_seed(0)
+    with torch.no_grad():
+        draws = gated(torch.ones(20_000, 1))
+    error = math.sqrt(2 / 20_000)  # relative, of a variance
+    assert draws.var().item() == pytest.approx(math.exp(2.0), rel=4 * error)
+
+
 def test_the_warm_up_is_that_of_epochs_5_to_20_of_200() -> None:
     (stage,) = sparse_vd(1.0).stages
     assert [stage.penalty(epoch / 200) for epoch in (4, 5, 20, 21)] == [0.0, 0.0, 1.0, 1.0]

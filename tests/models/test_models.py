@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from l0arm import sparsify
 from l0arm.gating.layout import resolve
@@ -33,6 +34,22 @@ def test_wrn_28_10_has_36_5_million_parameters() -> None:
         model = WideResNet(28, 10)
     assert parameters(model) == 36_479_194
     assert [group.units for group in model.groups()] == [160] * 4 + [320] * 4 + [640] * 4
+
+
+def test_multiply_adds_of_wrn_28_10_and_with_the_stride_in_the_second_convolution() -> None:
+    # docs/paper.md: the authors' blocks with a shortcut halve the map in their second convolution.
+    with torch.device("meta"):
+        model, image = WideResNet(28, 10).eval(), torch.empty(1, 3, 32, 32)
+
+    def multiply_adds() -> float:
+        with FlopCounterMode(display=False) as counter:
+            model(image)
+        return counter.get_total_flops() / 2
+
+    assert multiply_adds() == pytest.approx(5.24e9, rel=1e-3)
+    for block in model.blocks:
+        block.conv1.stride, block.conv2.stride = block.conv2.stride, block.conv1.stride
+    assert multiply_adds() == pytest.approx(5.95e9, rel=1e-3)
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ def test_the_table(found: Plan) -> None:
     ]
 
 
-@pytest.mark.parametrize("name", ["densenet", "attention, literal", "transformer encoder"])
+@pytest.mark.parametrize("name", ["densenet", "attention, template", "transformer encoder"])
 def test_the_table_fits_eighty_columns(name: str, network: Network) -> None:
     model, inputs = network(name)
     deep = nn.Sequential(OrderedDict({"a_name_that_is_quite_long_" * 4: model}))
@@ -50,14 +50,14 @@ def test_the_table_fits_eighty_columns(name: str, network: Network) -> None:
 
 
 def test_a_masked_group_says_that_it_frees_nothing(network: Network) -> None:
-    found = plan(*network("attention, literal"))
+    found = plan(*network("attention, template"))
     masked = next(e for e in found.planned if e.execution == "masked")
     assert (masked.weights, masked.macs, masked.group.makes) == (0, 0, ())
     assert "masked: closed units are zeroed, compaction frees nothing of them" in str(found)
 
 
 def test_a_masked_group_says_why(network: Network) -> None:
-    found = plan(*network("attention, literal"))
+    found = plan(*network("attention, template"))
     (masked,) = (e for e in found.planned if e.execution == "masked")
     assert masked.reason.startswith("with fewer units 'attention' fails: RuntimeError: shape")
     assert "    masked: with fewer units 'attention' fails: RuntimeError: shape" in str(found)
@@ -65,7 +65,7 @@ def test_a_masked_group_says_why(network: Network) -> None:
 
 
 def test_a_reason_is_optional_in_json(network: Network) -> None:
-    found = plan(*network("attention, literal"))
+    found = plan(*network("attention, template"))
     record = json.loads(found.to_json())
     assert [bool(entry.pop("reason", "")) for entry in record["groups"]] == [
         e.execution == "masked" for e in found.planned
@@ -76,7 +76,7 @@ def test_a_reason_is_optional_in_json(network: Network) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["mobilenet", "fused attention", "multi-head attention", "attention, literal"]
+    "name", ["mobilenet", "fused attention", "multi-head attention", "attention, template"]
 )
 def test_json_and_back(name: str, network: Network) -> None:
     found = plan(*network(name))

@@ -3,10 +3,10 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.helpers.plans import Network, TwoOutputs, plan_or_reasons, reasons, two_layers
+from tests.helpers.plans import Network, TwoOutputs, reasons, two_layers
 from torch import Tensor, nn
 
-from l0arm import sparsify
+from l0arm import Borrow, sparsify
 from l0arm.planning import PlanError, plan
 
 
@@ -53,7 +53,7 @@ def test_a_layer_norm_is_the_reason_for_a_residual_stream(network: Network) -> N
     assert skipped["patch"] == skipped["channel.2"] == "layer_norm(8) in 'norm1' mixes the units"
 
 
-def test_a_weight_read_outside_of_its_module_is_not_cut() -> None:
+def test_a_weight_read_outside_of_its_module_is_borrowed() -> None:
     class Reader(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -63,8 +63,12 @@ def test_a_weight_read_outside_of_its_module_is_not_cut() -> None:
             hidden = torch.relu(self.a(x))
             return self.c(torch.relu(F.linear(hidden, self.b.weight)))
 
-    skipped = reasons(plan_or_reasons(Reader(), torch.rand(2, 4)))
-    assert skipped["b"] == skipped["a"] == "'b.weight' is read outside of its module, by linear"
+    found = plan(Reader(), torch.rand(2, 4))
+    borrowed = (Borrow("", "b.weight"),)
+    assert [(g.name, g.units, g.borrows) for g in found.groups] == [
+        ("a", 8, borrowed),
+        ("b", 6, borrowed),
+    ]
 
 
 class Idle(nn.Module):

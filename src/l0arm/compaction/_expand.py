@@ -97,11 +97,13 @@ def _placed(
         new = new.to(small.device, small.dtype)
         if spec is not None and spec.rms is not None:
             small = shrunk_weight(small, spec.rms, len(dense))
-        new[_grid(kept, dense.shape, small.device)] = small
+        new[grid_of(kept, dense.shape, small.device)] = small
     return nn.Parameter(new, small.requires_grad) if is_parameter else new
 
 
-def _grid(kept: list[Tensor | None], shape: torch.Size, device: torch.device) -> tuple[Tensor, ...]:
+def grid_of(
+    kept: list[Tensor | None], shape: torch.Size, device: torch.device
+) -> tuple[Tensor, ...]:
     """The kept positions of every dimension, shaped to broadcast against each other."""
     full = [torch.arange(shape[d]) if k is None else k for d, k in enumerate(kept)]
     return tuple(

@@ -47,35 +47,34 @@ def shrink(
     """
     if not 0.0 < bound < 1.0:
         raise ValueError(f"bound is a probability strictly between 0 and 1; got {bound!r}")
-    if gated.budget is not None:
-        raise ValueError(
-            "shrink cannot carry a budget over, which counts in shares of the network it was set "
-            "for; train to the end, or give the smaller network a budget of its own"
-        )
-    if gated.extras:
-        raise ValueError(
-            f"the method's {' and '.join(gated.extras)} belong to the network at its full size, "
-            "and shrink cannot cut them; train on as it is, and compact at the end"
-        )
-    keep = _staying(gated, bound)
+    keep = staying(gated, bound)
     if bool(keep.all()):
         return gated
     draw = Draw(gated.layout, keep.to(gated.phi.dtype), writes=False)
     transfer = None if optimizer is None else Transfer(optimizer, gated, draw)
+    smaller, tensors = cut_to(gated, draw)
+    if transfer is not None:
+        kept = {name: t for name, t in tensors.items() if isinstance(t, nn.Parameter)}
+        transfer(kept, smaller.phi)
+    return smaller
+
+
+def cut_to(gated: Gated, draw: Draw) -> tuple[Gated, dict[str, Tensor]]:
+    """A smaller Gated of the gates that are open in a draw, and its tensors by their old names."""
+    keep = draw.z.bool()
     small = cut_copy(gated, draw)
-    parameters = dict(small.named_parameters())
+    tensors = named_tensors(small)
     small, names = _select_for_good(small, gated, draw)
     smaller = Gated(
         small,
         [_shrunk(gated, number, keep, draw, names) for number in range(len(gated.groups))],
         gated.method,
         settings=gated.settings,
+        generator=torch.Generator(),  # its phi is replaced: the global generator stays as it is
     ).train(gated.training)
     smaller.phi.data = gated.phi.detach()[keep].clone()
     smaller.estimator, smaller.estimator_state = gated.estimator, gated.estimator_state
-    if transfer is not None:
-        transfer(parameters, smaller.phi)
-    return smaller
+    return smaller, tensors
 
 
 def _select_for_good(
@@ -95,8 +94,22 @@ def _select_for_good(
     return small, {name: now[id(thing)] for name, thing in before.items() if id(thing) in now}
 
 
-def _staying(gated: Gated, bound: float) -> Tensor:
-    """The gates to keep: those above the bound, one per group, and inputs nobody can drop."""
+def staying(gated: Gated, bound: float) -> Tensor:
+    """The gates to keep: those above the bound, one per group, and inputs nobody can drop.
+
+    Raises:
+        ValueError: The model has a budget or extras that cannot be cut.
+    """
+    if gated.budget is not None:
+        raise ValueError(
+            "shrink cannot carry a budget over, which counts in shares of the network it was set "
+            "for; train to the end, or give the smaller network a budget of its own"
+        )
+    if gated.extras:
+        raise ValueError(
+            f"the method's {' and '.join(gated.extras)} belong to the network at its full size, "
+            "and shrink cannot cut them; train on as it is, and compact at the end"
+        )
     with torch.no_grad():
         probability = gated.gates.open_probability
     keep = probability >= bound
@@ -144,6 +157,12 @@ def _shrunk(gated: Gated, number: int, keep: Tensor, draw: Draw, names: dict[str
         counts=moved(group.counts),
         select=None if select is None else replace(select, tensor=names[select.tensor]),
         patches=tuple(replace(patch, module=names[patch.module]) for patch in group.patches),
+        resizes=tuple(replace(resize, module=names[resize.module]) for resize in group.resizes),
+        picks=tuple(replace(pick, module=names[pick.module]) for pick in group.picks),
+        borrows=tuple(
+            replace(borrow, module=names[borrow.module], tensor=names[borrow.tensor])
+            for borrow in group.borrows
+        ),
         norms=tuple(replace(norm, module=names[norm.module]) for norm in group.norms),
     )
 

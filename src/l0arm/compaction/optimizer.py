@@ -29,14 +29,14 @@ class Transfer:
         binary = draw.rounded()
         self._state = {
             id(p): {
-                key: _cut_state(value, p, gated.layout.tensors.get(self._name(p)), binary, key)
+                key: cut_state(value, p, gated.layout.tensors.get(self._name(p)), binary, key)
                 for key, value in optimizer.state.get(p, {}).items()
             }
             for p in _weights(optimizer, gated)
         }
         gates = binary.z.bool()
         self._state[id(gated.phi)] = {
-            key: value[gates] if _is_shaped(value, gated.phi, key) else value
+            key: value[gates] if is_shaped(value, gated.phi, key) else value
             for key, value in optimizer.state.get(gated.phi, {}).items()
         }
 
@@ -86,14 +86,14 @@ def _check_kind(optimizer: object) -> None:
         )
 
 
-def _cut_state(value: Any, parameter: Tensor, spec: TensorCut | None, draw: Draw, key: str) -> Any:
+def cut_state(value: Any, parameter: Tensor, spec: TensorCut | None, draw: Draw, key: str) -> Any:
     """Cut a tensor of the parameter's shape like the parameter; numbers stay as they are."""
-    if not _is_shaped(value, parameter, key):
+    if not is_shaped(value, parameter, key):
         return value
     return value.clone() if spec is None else theta(value, replace(spec, rms=None), draw).clone()
 
 
-def _is_shaped(value: Any, parameter: Tensor, key: str) -> bool:
+def is_shaped(value: Any, parameter: Tensor, key: str) -> bool:
     """Whether state has the shape of its parameter. If not, it is a number, or refused."""
     if value is None or isinstance(value, int | float | str):
         return False

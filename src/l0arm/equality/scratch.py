@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Literal
 
@@ -26,7 +26,7 @@ from l0arm.equality.widened import Widened, put_back, saving_less, widen_large
 from l0arm.gating.cutting import cut, select_inputs
 from l0arm.gating.draw import Draw
 from l0arm.gating.engine import Engine
-from l0arm.gating.layout import Layout, named_tensors
+from l0arm.gating.layout import Layout, named_tensors, resolve
 from l0arm.gating.mask import close_dead_units
 
 Mode = Literal["eval", "train"]
@@ -142,6 +142,34 @@ class ScratchModel:
         finally:
             engine.detach()
 
+    def slopes_of(self, modules: Sequence[str]) -> list[float]:
+        """|dy/ds| of a factor s = 1 on what each module returns; 0 where there is no gradient."""
+        factors = torch.ones(len(modules), dtype=self.dtype, requires_grad=True)
+
+        def scaling(place: int) -> Callable[..., Any]:
+            def scale(module: nn.Module, args: Any, output: Any) -> Any:
+                def times(y: Tensor) -> Tensor:
+                    return y * factors[place].to(y) if y.is_floating_point() else y
+
+                return pytree.tree_map_only(Tensor, times, output)
+
+            return scale
+
+        hooks = [
+            self.model.get_submodule(name).register_forward_hook(scaling(place))
+            for place, name in enumerate(modules)
+        ]
+        try:
+            with saving_less():
+                outputs = self.run(self.model, self.example, graph=True)
+            (slopes,) = torch.autograd.grad(_projection(outputs), factors)
+        except Exception:  # a forward may cut the graph
+            return [0.0] * len(modules)
+        finally:
+            for hook in hooks:
+                hook.remove()
+        return [float(slope) if math.isfinite(slope) else 0.0 for slope in slopes.abs()]
+
     def is_random(self, layout: Layout, z: Tensor) -> bool:
         """Whether outputs in train mode depend on random numbers."""
         one, other = (
@@ -224,10 +252,11 @@ def invisible_groups(
     Equal outputs say nothing about such a group. Only groups that drop units are looked at.
     """
     hidden = {number for number, group in enumerate(layout.groups) if group.drops}
+    smooth = _Smooth(scratch.model, layout)
     for z, x in cases:
         if not hidden:
             break
-        slopes = _slopes(scratch, layout, z, x)
+        slopes = smooth.slopes(scratch, z, x)
         for number in sorted(hidden):
             effect = slopes[number] or _effect_of_closing(scratch, layout, number, z, x)
             if effect > VISIBLE * scratch.tolerance:
@@ -235,21 +264,36 @@ def invisible_groups(
     return frozenset(hidden)
 
 
-def _slopes(scratch: ScratchModel, layout: Layout, z: Tensor, x: Example) -> list[float]:
-    """|dy/dz| of every group in a random direction of y, relative to max|y|; one backward pass.
+class _Smooth:
+    """The groups of a layout whose gates may be fractions, and so have a gradient."""
 
-    It is 0 where there is no gradient: nothing moves, it moves by jumps, or the model has none.
-    """
-    gates = z.detach().clone().requires_grad_()
-    try:
-        with saving_less():
-            outputs = scratch.zeroed(layout, gates, x, graph=True)
-        (slope,) = torch.autograd.grad(_projection(outputs), gates)
-    except Exception:  # gates of tied weights refuse fractions; a forward may cut the graph
-        return [0.0] * len(layout.groups)
-    spans = map(layout.span, range(len(layout.groups)))
-    effects = [float(slope[span].norm()) for span in spans]
-    return [effect if math.isfinite(effect) else 0.0 for effect in effects]
+    def __init__(self, model: nn.Module, layout: Layout) -> None:
+        self.whole = layout
+        self.numbers = [n for n in range(len(layout.groups)) if n not in layout.twice]
+        groups = [layout.groups[number] for number in self.numbers]
+        self.layout = resolve(model, groups) if layout.twice and groups else layout
+
+    def slopes(self, scratch: ScratchModel, z: Tensor, x: Example) -> list[float]:
+        """|dy/dz| of every group in a random direction of y, relative to max|y|.
+
+        That takes one backward pass. It is 0 where there is no gradient: nothing moves, it moves by
+        jumps, the model has none, or the gates must be 0 or 1.
+        """
+        effects = [0.0] * len(self.whole.groups)
+        if not self.numbers:
+            return effects
+        gates = torch.cat([z[self.whole.span(number)] for number in self.numbers])
+        gates = gates.detach().clone().requires_grad_()
+        try:
+            with saving_less():
+                outputs = scratch.zeroed(self.layout, gates, x, graph=True)
+            (slope,) = torch.autograd.grad(_projection(outputs), gates)
+        except Exception:  # a forward may cut the graph
+            return effects
+        for place, number in enumerate(self.numbers):
+            effect = float(slope[self.layout.span(place)].norm())
+            effects[number] = effect if math.isfinite(effect) else 0.0
+        return effects
 
 
 def _projection(outputs: Outputs) -> Tensor:

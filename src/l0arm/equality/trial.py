@@ -7,9 +7,10 @@ network that compaction makes. Inputs have several scales, since saturation hide
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, NamedTuple
 
@@ -45,6 +46,7 @@ ROUNDING = (
 )
 TILE = 2**20 - 3  # numbers of noise before it repeats; a prime, so that no two rows are alike
 AMPLIFIED = 100.0  # sums in another order differ by at most this many roundings of the weights
+REMEMBERED, LARGEST = 8, 2**20  # outputs that may be needed again, and how large they may be
 BLIND = "no output holds finite numbers other than whole ones, so that nothing shows a difference"
 
 
@@ -65,6 +67,34 @@ class Fault:
     passed: int = 0
 
 
+@dataclass
+class Watch:
+    """Who hears of the progress, and when there is no time left."""
+
+    report: Callable[[str], None] = lambda line: None
+    seconds: float = math.inf
+    trials: int = 0
+
+    def __post_init__(self) -> None:
+        self.start = time.monotonic()
+
+    @classmethod
+    def of(cls, report: Callable[[str], None] | None, seconds: float | None) -> Watch:
+        """From what a user passes. ValueError: the time is not positive."""
+        if seconds is not None and not seconds > 0:
+            raise ValueError(f"time_limit is a number of seconds above 0; got {seconds!r}")
+        return cls(report or (lambda line: None), math.inf if seconds is None else seconds)
+
+    def is_over(self) -> bool:
+        """Whether the time is up."""
+        return time.monotonic() - self.start > self.seconds
+
+    @property
+    def reason(self) -> str:
+        """What keeps a group from being tried then."""
+        return f"the time limit of {self.seconds:g} s was over before it could be tried"
+
+
 class Trial:
     """Tests groups on a scratch model.
 
@@ -78,16 +108,20 @@ class Trial:
         kwargs: Mapping[str, Any],
         outputs: Collection[str],
         weights: Mapping[str, Tensor] | None = None,
+        *,
+        watch: Watch | None = None,
     ) -> None:
         """``weights`` are the tensors that the copy was made of, if somebody else keeps them."""
         self.model = scratch
         self.weights = weights
+        self.watch = watch or Watch()
         self.random = torch.Generator().manual_seed(SEED)
         example = Example(tuple(args), dict(kwargs), tuple(outputs))
         self.scratch = self._perturbed(vary_constants(example, self.random))
         tested = [(self.scratch.example, self.scratch.first), *map(self._at, SCALES)]
         self.inputs = [x for x, _ in tested]
         self.blind = not any(has_comparable_entries(y) for _, y in tested)
+        self._known: dict[object, Outputs] = {}
         self.trains = self.scratch.refusal(self.inputs[0], "train") is None
 
     def _perturbed(self, example: Example) -> ScratchModel:
@@ -116,18 +150,26 @@ class Trial:
                 return scaled, self.scratch.run(self.model, scaled)
         return example, self.scratch.first
 
-    def agrees(self, groups: Sequence[Group]) -> bool:
-        """Whether the outputs under dropping and zeroing are equal in all cases."""
-        return self.fault(groups) is None
+    def agrees(self, groups: Sequence[Group], *, quick: bool = False) -> bool:
+        """Whether the outputs under dropping and zeroing are equal in all cases, or in one."""
+        return self.fault(groups, quick=quick) is None
 
-    def fault(self, groups: Sequence[Group]) -> Fault | None:
-        """What goes wrong when units of these groups are dropped; None if nothing does."""
+    def fault(self, groups: Sequence[Group], *, quick: bool = False) -> Fault | None:
+        """What goes wrong when units of these groups are dropped; None if nothing does.
+
+        A quick answer looks at one case alone: with most units dropped, in eval mode.
+        """
         if not any(group.drops for group in groups):
             return None
         if self.blind:
             return Fault(BLIND)
+        if self.watch.is_over():
+            return Fault(self.watch.reason)
+        self.watch.trials += 1
+        self.watch.report(f"trial {self.watch.trials}: {len(groups)} groups")
         layout = resolve(self.model, groups)
-        for passed, case in enumerate(self._cases(layout)):
+        cases = list(self._cases(layout))
+        for passed, case in enumerate(cases[1:2] if quick else cases):
             reason = self._fault(layout, case)
             if reason is not None:
                 return Fault(reason, passed)
@@ -135,6 +177,8 @@ class Trial:
 
     def fault_under(self, groups: Sequence[Group], z: Tensor) -> Fault | None:
         """What goes wrong under these gates, in eval and train mode; None if nothing does."""
+        if self.watch.is_over():
+            return Fault(self.watch.reason)
         layout = resolve(self.model, groups)
         for mode in MODES if self.trains else MODES[:1]:
             reason = self._fault(layout, _Case(self._here(z), self.inputs[0], mode, small=True))
@@ -148,6 +192,11 @@ class Trial:
         zeroed = self.scratch.zeroed(layout, self._here(z), self.inputs[0])
         difference = output_difference(zeroed, self.scratch.first)
         return not difference <= VISIBLE * self.scratch.tolerance
+
+    def seen(self, modules: Sequence[str]) -> list[bool]:
+        """Whether a factor on what each module returns changes an output visibly."""
+        slopes = self.scratch.slopes_of(modules)
+        return [slope > VISIBLE * self.scratch.tolerance for slope in slopes]
 
     def _here(self, z: Tensor) -> Tensor:
         return z.to(next(self.model.parameters()).device)
@@ -170,7 +219,7 @@ class Trial:
 
     def _fault(self, layout: Layout, case: _Case) -> str | None:
         z, x, mode, _ = case
-        zeroed = self.scratch.zeroed(layout, z, x, mode)
+        zeroed = self._zeroed(layout, case)
         when = "in train mode " if mode == "train" else ""
         running = self.model
         try:
@@ -183,6 +232,19 @@ class Trial:
         except Exception as error:  # sizes that do not fit raise anything
             return f"{when}with fewer units {_place(error, running)}fails: {first_line(error)}"
         return fault if fault is None else when + fault
+
+    def _zeroed(self, layout: Layout, case: _Case) -> Outputs:
+        """The outputs with closed units zeroed. Patches have no part in them: kept for others."""
+        groups = tuple(replace(group, patches=()) for group in layout.groups)
+        key = (groups, tuple(case.z.tolist()), self.inputs.index(case.x), case.mode)
+        found = self._known.get(key)
+        if found is None:
+            found = self.scratch.zeroed(layout, case.z, case.x, case.mode)
+            if sum(y.numel() for y in found.values()) <= LARGEST:
+                self._known[key] = found
+            while len(self._known) > REMEMBERED:
+                del self._known[next(iter(self._known))]
+        return found
 
     def _unless_noise(
         self, layout: Layout, case: _Case, difference: float, fault: str
@@ -218,12 +280,13 @@ def perturb_weights(model: nn.Module, random: torch.Generator) -> None:
         for name, tensor in (*model.named_parameters(), *model.named_buffers()):
             if not torch.is_floating_point(tensor) or not tensor.numel():
                 continue
-            noise = _noise(tensor, random)
             if isinstance(tensor, nn.Parameter) and tensor.dim() > 1:
                 fan_in = max(1, tensor[0].numel())
                 # A little upwards, so that rectified units are active.
-                tensor.add_(noise, alpha=PERTURBED * fan_in**-0.5).add_(0.5 / fan_in)
-            elif isinstance(tensor, nn.Parameter):
+                _add_noise(tensor, random, PERTURBED * fan_in**-0.5, 0.5 / fan_in)
+                continue
+            noise = torch.randn(tensor.shape, generator=random).to(tensor)
+            if isinstance(tensor, nn.Parameter):
                 tensor.add_(noise.abs(), alpha=0.5)
             elif name.endswith("running_mean"):
                 tensor.add_(noise, alpha=0.1)
@@ -231,13 +294,16 @@ def perturb_weights(model: nn.Module, random: torch.Generator) -> None:
                 tensor.mul_(1 + 0.3 * noise.tanh())
 
 
-def _noise(tensor: Tensor, random: torch.Generator) -> Tensor:
-    """Normal numbers of the tensor's shape. Those of a large one repeat, which is much faster."""
-    count = tensor.numel()
-    noise = torch.randn(min(count, TILE), generator=random).to(tensor)
-    if count > TILE:
-        noise = noise.repeat(-(-count // TILE))[:count]
-    return noise.view(tensor.shape)
+def _add_noise(tensor: Tensor, random: torch.Generator, scale: float, shift: float) -> None:
+    """Add scaled normal numbers. Those of a large tensor repeat, which is much faster."""
+    noise = torch.randn(min(tensor.numel(), TILE), generator=random).to(tensor)
+    noise = noise.mul_(scale).add_(shift)
+    if tensor.is_contiguous():
+        for piece in tensor.view(-1).split(TILE):
+            piece.add_(noise[: len(piece)])
+    else:
+        count = tensor.numel()
+        tensor.add_(noise.repeat(-(-count // TILE))[:count].view(tensor.shape))
 
 
 def vary_constants(example: Example, random: torch.Generator) -> Example:

@@ -25,14 +25,16 @@ from l0arm.estimators._surrogate import (
 class ARM(NoiseEstimator):
     """``(f(1[u > g(-phi)]) - f(1[u < g(phi)])) (u - 1/2)``, Eq. 9.
 
-    Two evaluations of f. The second is skipped if both draws are equal.
+    Two evaluations of f. The second is skipped if both draws are equal, unless ``skip`` is False.
 
     Args:
         chain: ``"exact"``: the gradient includes g'(phi). ``"printed"``: it does not, as Eq. 9 is
             printed. That is biased unless g is the plain sigmoid.
+        skip: False: evaluate f twice also at equal draws. It matters if f differs between the two
+            evaluations (``l0_arm(second_pass="eval")``).
 
     Raises:
-        ValueError: ``chain`` is unknown.
+        ValueError: ``chain`` is unknown, or ``skip`` is no bool.
 
     Example:
         >>> import torch
@@ -43,10 +45,13 @@ class ARM(NoiseEstimator):
     """
 
     chain: Chain = "exact"
+    skip: bool = True
     forwards = 2
 
     def __post_init__(self) -> None:
         checked_chain(self.chain)
+        if not isinstance(self.skip, bool):
+            raise ValueError(f"skip must be True or False; got {self.skip!r}")
 
     @property
     def unbiased(self) -> bool:
@@ -56,7 +61,7 @@ class ARM(NoiseEstimator):
     def at(self, f: Objective, gates: Gates | Tensor, u: Tensor) -> Tensor:
         z, z_anti = antithetic_pair(u, probabilities(gates))
         value = f(z)  # first, and with its graph: it also trains the weights
-        if equal_draws(z, z_anti):
+        if self.skip and equal_draws(z, z_anti):
             return unmoved(value, gates, self.chain)
         s = (antithetic_loss(f, z_anti) - loss_of(value)) * (u - 0.5)  # Eq. 9
         return surrogate(value, s, gates, self.chain)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -11,6 +12,7 @@ from torch import Tensor
 from l0arm.contracts import GateFamily, Gates
 from l0arm.gates.functions import GateFunction, ScaledSigmoid, as_gate_function
 
+SpreadOf = Literal["pi", "logit"]
 INITIAL_SPREAD = 0.01  # Sec. 5.1: g(phi) ~ N(mean, 0.01)
 
 
@@ -63,9 +65,12 @@ class Bernoulli(GateFamily):
 
     Args:
         g: A gate function, or any non-decreasing callable with values in [0, 1].
+        spread_of: What has a standard deviation of 0.01 at the start: ``"pi"``, as Sec. 5.1 reads,
+            or ``"logit"``, the logit of pi, as in the authors' code (k phi of their sigmoid).
 
     Raises:
         TypeError: ``g`` is not a function (a class, for example).
+        ValueError: ``spread_of`` is neither.
 
     Example:
         >>> import torch
@@ -77,8 +82,11 @@ class Bernoulli(GateFamily):
     """
 
     g: GateFunction | Callable[[Tensor], Tensor] = ScaledSigmoid()
+    spread_of: SpreadOf = "pi"
 
     def __post_init__(self) -> None:
+        if self.spread_of not in ("pi", "logit"):
+            raise ValueError(f"spread_of must be 'pi' or 'logit'; got {self.spread_of!r}")
         if isinstance(self.g, type) or not callable(self.g):
             raise TypeError(
                 f"gate must be a function of phi, got {self.g!r}; write e.g. HardSigmoid(k=7)"
@@ -88,13 +96,14 @@ class Bernoulli(GateFamily):
         return BernoulliGates(phi, self.g(phi))
 
     def initial(self, mean: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """phi such that g(phi) ~ N(mean, 0.01), by the inverse of g.
+        """phi such that g(phi), or its logit, has a spread of 0.01, by the inverse of g.
 
         g(phi) is clamped to [mean / 2, (1 + mean) / 2], so that no gate starts saturated.
         """
         eps = torch.finfo(mean.dtype).eps
         mean = mean.clamp(eps, 1 - eps)  # a mean that rounds to 0 or 1 would make phi infinite
         noise = torch.randn(mean.shape, generator=generator, dtype=mean.dtype)
-        pi = mean + INITIAL_SPREAD * noise.to(mean.device)
+        noise = INITIAL_SPREAD * noise.to(mean.device)
+        pi = mean + noise if self.spread_of == "pi" else torch.sigmoid(torch.logit(mean) + noise)
         pi = torch.minimum(torch.maximum(pi, mean / 2), (1 + mean) / 2)
         return as_gate_function(self.g).inverse(pi)

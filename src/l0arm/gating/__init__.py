@@ -2,11 +2,12 @@
 
 from l0arm.gating.constancy import ConstantObjective
 from l0arm.gating.gated import EmptyGroupWarning, Gated
-from l0arm.gating.group import Branch, Group, Norm, Patch, Slice
+from l0arm.gating.group import Borrow, Branch, Group, Norm, Patch, Pick, Resize, Slice
 from l0arm.gating.step import Loss, NonFiniteLoss
 from l0arm.gating.synchrony import NotSynchronised
 
 __all__ = [
+    "Borrow",
     "Branch",
     "ConstantObjective",
     "EmptyGroupWarning",
@@ -17,5 +18,7 @@ __all__ = [
     "Norm",
     "NotSynchronised",
     "Patch",
+    "Pick",
+    "Resize",
     "Slice",
 ]

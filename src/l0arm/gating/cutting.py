@@ -18,6 +18,7 @@ from l0arm.gating.kernels import guard
 from l0arm.gating.layout import Layout, named_tensors
 from l0arm.gating.mask import close_dead_units
 from l0arm.gating.norms import FullWidthLayerNorm, rms_attributes
+from l0arm.gating.resizing import Resized, scales_under
 from l0arm.gating.slicing import theta
 
 if TYPE_CHECKING:
@@ -52,15 +53,11 @@ def plain_copy(gated: Gated, *, share_hooks: bool) -> nn.Module:
         engine, model = gated.engine, gated.model
         engine.check_attached()
         engine.check_dense()
-        try:
-            engine.detach()
-            copy_ = copy_model(model, _hooks(model) if share_hooks else {})
-            engine.attach(model)
-            return copy_
-        except BaseException:
-            engine.detach()  # an interrupt may have hit the line above
-            engine.attach(model)
-            raise
+        # The model keeps its hooks: another thread may be waiting inside one of them.
+        shared = _hooks(model) if share_hooks else {}
+        copy_ = copy_model(model, {**shared, **engine.hooks})
+        engine.remove_hooks(copy_)
+        return copy_
 
     return gated.engine.alone(copied)
 
@@ -132,6 +129,8 @@ def cut(model: nn.Module, layout: Layout, draw: Draw) -> None:
             value = getattr(module, patch.attribute) - patch.per_unit * closed
             setattr(module, patch.attribute, value)
     _cut_norms(model, layout, draw)
+    for name, scales in scales_under(layout, draw).items():
+        Resized(model.get_submodule(name), scales).install()
     known = named_tensors(model)
     new: dict[int, Tensor] = {}  # by identity of the old tensor
     for name, spec in layout.tensors.items():

@@ -136,6 +136,11 @@ class Draw:
         """How many units of a group are computed: the open ones, or its stand-in."""
         return max(1, self.counts[group])
 
+    def units_left(self, group: int) -> tuple[int, ...]:
+        """The units of a group that are computed: the open ones, or its stand-in."""
+        left = self._kept_gates[:-1][self.layout.span(group)]
+        return tuple(left.nonzero()[0].tolist())
+
     def kept(self, axis: Axis) -> Kept:
         """Positions to keep along an axis, for sliced execution."""
         if self.z.requires_grad:  # its graph belongs to one pass; a recomputation needs its own

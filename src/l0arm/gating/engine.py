@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -20,8 +20,18 @@ from l0arm.gating.evaluation import Evaluations
 from l0arm.gating.kernels import guard
 from l0arm.gating.layout import Layout, TensorCut, named_tensors
 from l0arm.gating.norms import rms_attributes
+from l0arm.gating.resizing import Resized, Scales, scales_under
 from l0arm.gating.slicing import theta, write_back
 from l0arm.gating.threads import THIS
+
+# Where torch keeps the hooks that are registered here, and how to call them.
+HOOKS = (
+    "_forward_pre_hooks",
+    "_forward_pre_hooks_with_kwargs",
+    "_forward_hooks",
+    "_forward_hooks_with_kwargs",
+    "_forward_hooks_always_called",
+)
 
 
 class Engine(Evaluations):
@@ -31,9 +41,10 @@ class Engine(Evaluations):
         super().__init__()
         self.layout = layout
         self.traced = False  # whether torch.compile took a hook into its graph
-        self._handles: list[RemovableHandle] = []
+        self._handles: list[RemovableHandle | Resized] = []
         self._hooks: list[_ModuleHook] = []
         self._checked = False
+        self.lent: set[tuple[int, str]] = set()  # cut for a call around their own module's
         self.attach(model)
 
     def attach(self, model: nn.Module) -> None:
@@ -77,12 +88,31 @@ class Engine(Evaluations):
         self._handles.clear()
         self._hooks.clear()
 
+    @property
+    def hooks(self) -> dict[int, Any]:
+        """The functions that are registered as hooks, by id."""
+        hooks: dict[int, Any] = {}
+        for handle in self._handles:
+            hook = (handle.hooks_dict_ref() or {}).get(handle.id)
+            hooks[id(hook)] = hook
+        return hooks
+
+    def remove_hooks(self, copy: nn.Module) -> None:
+        """Remove the hooks of this engine from a copy of the model."""
+        ours = {handle.id for handle in self._handles}
+        for module in copy.modules():
+            for kind in HOOKS:
+                registered = getattr(module, kind)
+                for key in ours.intersection(registered):
+                    del registered[key]
+
     def warn_of_uncalled(self) -> None:
         """After the first forward pass, warn of cut tensors whose module was not called."""
         if self._checked:
             return
         self._checked = True
         seen = {id(cut) for h in self._hooks if h.called for cut in h.parameters.values()}
+        seen |= {id(loan.cut) for h in self._hooks if h.called for loan in h.borrowed}
         silent = [
             (h, key) for h in self._hooks for key in h.parameters if not (h.called or h.branches)
         ]
@@ -98,6 +128,14 @@ class Engine(Evaluations):
 
 
 _Absent = tuple[int, str, tuple[str, ...]]  # gate, module below the one that is called, returns
+
+
+class _Loan(NamedTuple):
+    """A tensor that is installed while another module runs than its own."""
+
+    home: dict[str, Any]  # the parameters or buffers of its own module
+    key: str
+    cut: TensorCut
 
 
 class _ModuleHook:
@@ -126,6 +164,9 @@ class _ModuleHook:
             for patch in group.patches
             if patch.module == name
         ]
+        parts = [part for group in layout.groups for part in (*group.resizes, *group.picks)]
+        self.resizes = any(part.module == name for part in parts)
+        self.borrowed = _loans(module, name, cuts, layout)
         self.absent = absent  # what is not called in the module if gates are closed
         self.branches = [gate for gate, branch in layout.branches if branch.holds(name)]
         self.rms = next((cut for cut in self.parameters.values() if cut.rms is not None), None)
@@ -140,7 +181,7 @@ class _ModuleHook:
     @property
     def needed(self) -> bool:
         changes = self.parameters or self.buffers or self.selection or self.patches
-        return bool(changes or self.absent)
+        return bool(changes or self.absent or self.resizes or self.borrowed)
 
     @property
     def narrows(self) -> bool:
@@ -148,8 +189,10 @@ class _ModuleHook:
         weight = self.parameters.get("weight")
         return weight is not None and 1 in weight.axes
 
-    def register(self, module: nn.Module) -> list[RemovableHandle]:
+    def register(self, module: nn.Module) -> list[RemovableHandle | Resized]:
+        sized = [_DrawnSizes(module, self).install()] if self.resizes else []
         return [
+            *sized,
             module.register_forward_pre_hook(self.enter, prepend=True, with_kwargs=True),
             module.register_forward_hook(self.leave, always_call=True),
         ]
@@ -159,6 +202,9 @@ class _ModuleHook:
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         if self.engine.turn.owner is not THIS.thread:
             self.engine.begin_call(self)
+            if not self.engine.attached:  # released meanwhile: ``leave`` will not be called
+                self.engine.end()
+                return None
         draw = self.engine.draw_now()
         if self.saved or (draw is None and self.engine.entered):
             self.engine.restart_call(self)
@@ -173,10 +219,7 @@ class _ModuleHook:
             self.draw = None
             return None
         self.engine.entered.append(self)
-        for key, spec in self.parameters.items():
-            original = module._parameters[key]
-            assert original is not None
-            self._swap(module._parameters, key, theta(original, spec, draw))
+        self._enter_parameters(module, draw)
         for key, buffer_spec in self.buffers.items():
             self._enter_buffer(module, key, buffer_spec, draw)
         if draw.sliced:
@@ -206,6 +249,7 @@ class _ModuleHook:
         """Put the module's own tensors back."""
         for home, key, value in reversed(self.saved):
             home[key] = value
+            self.engine.lent.discard((id(home), key))
         self.saved.clear()
         self.copies.clear()
         self.draw = None
@@ -213,13 +257,26 @@ class _ModuleHook:
         if self.engine.outermost is self:
             self.engine.end()
 
+    def _enter_parameters(self, module: nn.Module, draw: Draw) -> None:
+        """Install cut parameters, and those that the module borrows from modules inside."""
+        lent = self.engine.lent
+        for key, spec in self.parameters.items():
+            original = module._parameters[key]
+            assert original is not None
+            if not lent or (id(module._parameters), key) not in lent:
+                self._swap(module._parameters, key, theta(original, spec, draw))
+        for home, key, spec in self.borrowed:
+            if (id(home), key) not in lent:
+                self._swap(home, key, theta(home[key], spec, draw))
+                lent.add((id(home), key))
+
     def _enter_buffer(
         self, module: nn.Module, key: str, spec: TensorCut | None, draw: Draw
     ) -> None:
         """Install a copy of a buffer. An uncut buffer of the pass that writes stays in place."""
         original = module._buffers[key]
         assert original is not None
-        if spec is None and self._writes:
+        if (spec is None and self._writes) or (id(module._buffers), key) in self.engine.lent:
             return
         value = original if spec is None else theta(original, spec, draw)
         copied = value.clone() if value is original else value
@@ -259,6 +316,33 @@ class _ModuleHook:
     def _swap(self, home: dict[str, Any], key: str, value: object) -> None:
         self.saved.append((home, key, home[key]))
         home[key] = value
+
+
+class _DrawnSizes(Resized):
+    """Sizes in the forward of a module, scaled to what the current draw leaves."""
+
+    def __init__(self, module: nn.Module, hook: _ModuleHook) -> None:
+        super().__init__(module, {})
+        self.hook = hook
+
+    def scales_now(self) -> Scales:
+        draw = self.hook.draw
+        if draw is None or not draw.sliced:
+            return {}
+        return scales_under(self.hook.engine.layout, draw, self.hook.name).get(self.hook.name, {})
+
+
+def _loans(module: nn.Module, name: str, cuts: dict[int, TensorCut], layout: Layout) -> list[_Loan]:
+    """The tensors of modules inside that are cut while this module runs."""
+    found = []
+    borrows = [b for group in layout.groups for b in group.borrows if b.module == name]
+    for tensor in dict.fromkeys(borrow.tensor for borrow in borrows):
+        owner, _, key = tensor.removeprefix(f"{name}." if name else "").rpartition(".")
+        inner = module.get_submodule(owner)
+        home: dict[str, Any] = inner._parameters if key in inner._parameters else inner._buffers
+        if id(home.get(key)) in cuts:
+            found.append(_Loan(home, key, cuts[id(home[key])]))
+    return found
 
 
 def gated_module(model: nn.Module) -> str | None:

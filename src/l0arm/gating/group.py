@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 from torch import Tensor
 
@@ -51,7 +52,7 @@ class Slice:
                 f"but {self.where} has {size}; check units and Slice.block "
                 "(a flattened 4 x 4 map has block 16), or give Slice.index"
             )
-        return tuple(tuple(range(j * self.block, (j + 1) * self.block)) for j in range(units))
+        return _blocks(units, self.block)
 
     @property
     def positions_per_unit(self) -> int:
@@ -84,6 +85,59 @@ class Patch:
                 f"a Patch of '{self.module}.{self.attribute}' has per_unit={self.per_unit!r}; it "
                 "must be an integer >= 1"
             )
+
+
+@dataclass(frozen=True)
+class Resize:
+    """A size in the code of a forward that counts units, such as C of ``reshape(B, N, C)``.
+
+    Attributes:
+        module: Name of the module whose forward makes the call.
+        place: Where the call is: for every function on the way, the innermost first, the line
+            within it and the column at which the call ends (``"Attention.forward+4:47"``).
+        argument: Which of its sizes counts the units, from 0.
+    """
+
+    module: str
+    place: str
+    argument: int
+
+
+@dataclass(frozen=True)
+class Pick:
+    """An operand that meets the units and holds a position for every one of them, closed or not.
+
+    It is a constant or an input, such as the biases of all heads that are added to scores. What
+    belongs to closed units is left out before the operation.
+
+    Attributes:
+        module: Name of the module whose forward has the operation.
+        place: Where the operation is, as in ``Resize``.
+        operand: Which of its tensors, from 0.
+        dim: The dimension with the units, from the end (-1 is the last).
+        block: Positions of one unit, which are side by side. All units may repeat.
+    """
+
+    module: str
+    place: str
+    operand: int
+    dim: int
+    block: int = 1
+
+
+@dataclass(frozen=True)
+class Borrow:
+    """A tensor that a forward reads without calling the module that holds it.
+
+    It is cut for the length of the call of ``module``, not only while its own module runs.
+
+    Attributes:
+        module: Name of the module whose forward reads the tensor; it contains the tensor's own.
+        tensor: Name of the tensor.
+    """
+
+    module: str
+    tensor: str
 
 
 @dataclass(frozen=True)
@@ -147,6 +201,9 @@ class Group:
         select: Module (and dimension) whose input is gathered, where gates are finer than what
             the producer can drop.
         patches: Integer attributes that count units.
+        resizes: Sizes in the code of a forward that count units.
+        picks: Constants and inputs that meet the units, of which closed units are left out.
+        borrows: Tensors that a forward reads without calling the module that holds them.
         norms: LayerNorm and RMSNorm modules over the units, as those of a residual stream. What
             makes the units is then zeroed too, and ``makes`` has the weights of the norms.
         branches: The residual branch of every unit, if the units are branches.
@@ -166,6 +223,9 @@ class Group:
     counts: tuple[Slice, ...] = ()
     select: Slice | None = None
     patches: tuple[Patch, ...] = ()
+    resizes: tuple[Resize, ...] = ()
+    picks: tuple[Pick, ...] = ()
+    borrows: tuple[Borrow, ...] = ()
     norms: tuple[Norm, ...] = ()
     branches: tuple[Branch, ...] = ()
     initial: float = 0.5
@@ -177,7 +237,7 @@ class Group:
                 f"group '{self.name}' has {self.units!r} units; a group needs at least 1"
             )
         kinds = {"reads": Slice, "makes": Slice, "counts": Slice, "patches": Patch, "norms": Norm}
-        kinds |= {"branches": Branch}
+        kinds |= {"resizes": Resize, "picks": Pick, "borrows": Borrow, "branches": Branch}
         for name, kind in kinds.items():
             if not all(isinstance(s, kind) for s in _as_tuple(getattr(self, name))):
                 raise TypeError(
@@ -237,6 +297,12 @@ def unit_slices(tensor: Tensor, piece: Slice, units: int) -> tuple[tuple[int, ..
             f"{tuple(tensor.shape)}; check Slice.dim"
         )
     return piece.positions(units, tensor.shape[piece.dim])
+
+
+@lru_cache(maxsize=32)  # the layers of a network are much alike
+def _blocks(units: int, block: int) -> tuple[tuple[int, ...], ...]:
+    """Consecutive positions for every unit."""
+    return tuple(tuple(range(j * block, (j + 1) * block)) for j in range(units))
 
 
 def _check_index(piece: Slice, units: int, size: int) -> None:

@@ -175,7 +175,9 @@ def _sizes(tensors: dict[str, Tensor], group: Group) -> Tensor:
     for piece in group.counts:
         tensor = tensors[piece.tensor]
         each = 1 if piece.dim is None else tensor.numel() // tensor.shape[piece.dim]
-        sizes += each * torch.tensor([len(p) for p in units_of(tensors, group, piece)])
+        units = units_of(tensors, group, piece)
+        lengths = [piece.block] if piece.index is None else [len(unit) for unit in units]
+        sizes += each * torch.tensor(lengths)
     return sizes
 
 
@@ -231,9 +233,12 @@ def _collect(
                 continue
             tensor = tensors[piece.tensor]
             dim = _positive(tensor, piece)
-            gate_of = torch.full((tensor.shape[dim],), total)
-            gates = [offsets[number] + unit for unit, at in enumerate(units) for _ in at]
-            gate_of[[position for at in units for position in at]] = torch.tensor(gates)
+            if piece.index is None:
+                gate_of = offsets[number] + torch.arange(tensor.shape[dim]) // piece.block
+            else:
+                gate_of = torch.full((tensor.shape[dim],), total)
+                gates = [offsets[number] + unit for unit, at in enumerate(units) for _ in at]
+                gate_of[[position for at in units for position in at]] = torch.tensor(gates)
             plain = piece.index is None and piece.block == 1
             selects = reads and group.select is not None
             folds = reads or bool(group.norms)
@@ -253,7 +258,7 @@ def _share_axes(
     cuts: dict[str, TensorCut] = {}
     for (name, dim), found in reaches.items():
         size = tensors[name].shape[dim]
-        key = (size, *((r.group, r.reads, r.selects, tuple(r.gate_of.tolist())) for r in found))
+        key = (size, *((r.group, r.reads, r.selects, r.gate_of.numpy().tobytes()) for r in found))
         axis = axes.setdefault(key, Axis(size, tuple(found)))
         cuts.setdefault(name, TensorCut(name)).axes[dim] = axis
     for cut in cuts.values():  # rows before columns: fewer and longer pieces to copy

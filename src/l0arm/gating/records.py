@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from difflib import get_close_matches
 from types import NoneType
 from typing import Any
 
-from l0arm.gating.group import Branch, Group, Norm, Patch, Slice
+from l0arm.gating.group import Borrow, Branch, Group, Norm, Patch, Pick, Resize, Slice
 
 Kind = type | tuple[type, ...]
 
@@ -31,6 +32,14 @@ def record_of(group: Group) -> dict[str, Any]:
             {"module": p.module, "attribute": p.attribute, "per_unit": p.per_unit}
             for p in group.patches
         ]
+    if group.resizes:
+        record["resizes"] = [
+            {"module": r.module, "place": r.place, "argument": r.argument} for r in group.resizes
+        ]
+    if group.picks:
+        record["picks"] = [asdict(pick) for pick in group.picks]
+    if group.borrows:
+        record["borrows"] = [{"module": b.module, "tensor": b.tensor} for b in group.borrows]
     if group.norms:
         record["norms"] = [_norm_record(norm) for norm in group.norms]
     if group.branches:
@@ -59,9 +68,9 @@ def _slice_record(piece: Slice) -> dict[str, Any]:
 
 def group_of(record: Any, where: str) -> Group:
     """The group of a record. Group's own checks apply too."""
-    lists: dict[str, tuple[Kind, Any]] = {
-        key: (list, []) for key in ("reads", "makes", "counts", "patches", "norms", "branches")
-    }
+    parts = ["reads", "makes", "counts", "patches", "resizes", "picks", "borrows"]
+    parts += ["norms", "branches"]
+    lists: dict[str, tuple[Kind, Any]] = {key: (list, []) for key in parts}
     numbers: dict[str, tuple[Kind, Any]] = {"initial": (float, 0.5), "floor": (int, 0)}
     optional = {**numbers, **lists, "select": (dict, None)}
     fields = checked(record, where, {"name": str, "units": int}, optional)
@@ -80,6 +89,21 @@ def group_of(record: Any, where: str) -> Group:
         checked(norm, f"{where}, norm {n}", {"module": str}, optional)
         for n, norm in enumerate(fields["norms"])
     ]
+    wanted = {"module": str, "place": str, "argument": int}
+    fields["resizes"] = tuple(
+        Resize(**checked(resize, f"{where}, resize {n}", wanted))
+        for n, resize in enumerate(fields["resizes"])
+    )
+    wanted = {"module": str, "place": str, "operand": int, "dim": int}
+    fields["picks"] = tuple(
+        Pick(**checked(pick, f"{where}, pick {n}", wanted, {"block": (int, 1)}))
+        for n, pick in enumerate(fields["picks"])
+    )
+    wanted = {"module": str, "tensor": str}
+    fields["borrows"] = tuple(
+        Borrow(**checked(borrow, f"{where}, borrow {n}", wanted))
+        for n, borrow in enumerate(fields["borrows"])
+    )
     fields["norms"] = tuple(Norm(**norm) for norm in norms)
     fields["branches"] = tuple(
         _branch_of(branch, f"{where}, branch {n}") for n, branch in enumerate(fields["branches"])

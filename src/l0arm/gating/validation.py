@@ -45,7 +45,8 @@ def check_modules(model: nn.Module, groups: Sequence[Group]) -> None:
     modules = dict(model.named_modules())
     for group in groups:
         named = [patch.module for patch in group.patches]
-        named += [norm.module for norm in group.norms]
+        named += [part.module for part in (*group.norms, *group.borrows)]
+        named += [part.module for part in (*group.resizes, *group.picks)]
         named += [name for branch in group.branches for name in branch.modules]
         if group.select is not None:
             named.append(group.select.tensor)
@@ -60,6 +61,13 @@ def check_modules(model: nn.Module, groups: Sequence[Group]) -> None:
                 raise ValueError(
                     f"group '{group.name}' patches '{patch.module}.{patch.attribute}', which is "
                     "not an integer attribute; check Patch.attribute"
+                )
+        for borrow in group.borrows:
+            inside = f"{borrow.module}." if borrow.module else ""
+            if not borrow.tensor.startswith(inside):
+                raise ValueError(
+                    f"group '{group.name}' borrows '{borrow.tensor}', which is not inside of "
+                    f"'{borrow.module}'; name a module around the one that holds the tensor"
                 )
         for norm in group.norms:
             _check_norm(group, norm, modules[norm.module])

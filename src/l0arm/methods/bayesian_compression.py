@@ -59,7 +59,7 @@ def noise(gated: Gated) -> Mapping[str, Extra]:
 
 
 def clip_first_layer(gated: Gated, optimizer: torch.optim.Optimizer) -> None:
-    """Clip sigma to 0.2 in the first layer, as in the published code."""
+    """Clip sigma of the first layer's weights to 0.2. The published code clips its bias too."""
     weights = gated.extra(WeightNoise)
     _, first = next(weights.log_variances(gated))
     with torch.no_grad():

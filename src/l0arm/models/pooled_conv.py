@@ -77,7 +77,8 @@ def pooled(outputs: Tensor, bias: Tensor, x: Tensor) -> Tensor:
     top: Tensor = _MaxOfPhases.apply(phases)  # type: ignore[no-untyped-call]
     # Bias and ReLU commute with the maximum: a quarter of the work.
     positive = F.relu(top + _autocast(bias)[:, None]).view(-1, filters, x.shape[0], w)
-    return positive.permute(2, 1, 0, 3).contiguous(memory_format=torch.channels_last)
+    images: Tensor = _ByImage.apply(positive)  # type: ignore[no-untyped-call]
+    return images
 
 
 def _autocast(x: Tensor) -> Tensor:
@@ -115,26 +116,48 @@ def _overlapping(rows: Tensor, k: int) -> Tensor:
     return rows.as_strided((height - k + 1, k * depth, n), (depth * n, n, 1))
 
 
+class _ByImage(torch.autograd.Function):
+    """From (h, filters, batch, w) to (batch, filters, h, w), channels last.
+
+    The gradient comes back contiguous, so that the operations before this one run along rows.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, positive: Tensor) -> Tensor:
+        return positive.permute(2, 1, 0, 3).contiguous(memory_format=torch.channels_last)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient.permute(2, 1, 0, 3).contiguous()
+
+
 class _MaxOfPhases(torch.autograd.Function):
     """Maximum over dims 1 and 3 of (h, 2, filters, 2, n); the first of ties has the gradient."""
 
     @staticmethod
     def forward(ctx: Any, y: Tensor) -> Tensor:
         a, b, c, d = _phases(y)
-        top = torch.maximum(torch.maximum(a, b), torch.maximum(c, d))
-        ctx.save_for_backward(y, top)
+        upper, lower = torch.maximum(a, b), torch.maximum(c, d)
+        top = torch.maximum(upper, lower)
+        ctx.save_for_backward(y, upper, lower, top)
         return top
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        y, top = ctx.saved_tensors
+        y, upper, lower, top = ctx.saved_tensors
         out = torch.empty_like(y)
-        taken = torch.zeros_like(top, dtype=torch.bool)
-        for candidate, d_candidate in zip(_phases(y), _phases(out), strict=True):
-            hit = (candidate == top) & ~taken
-            torch.mul(gradient, hit, out=d_candidate)
-            taken |= hit
+        d_upper, d_lower, hit = (torch.empty_like(top) for _ in range(3))
+        (a, _, c, _), (d_a, d_b, d_c, d_d) = _phases(y), _phases(out)
+        for first, larger, d_first, d_second, d_larger in (
+            (upper, top, d_upper, d_lower, gradient),
+            (a, upper, d_a, d_b, d_upper),
+            (c, lower, d_c, d_d, d_lower),
+        ):
+            torch.eq(first, larger, out=hit)  # 0 or 1 in the same dtype: faster than bool
+            torch.mul(d_larger, hit, out=d_first)
+            torch.sub(d_larger, d_first, out=d_second)
         return out
 
 

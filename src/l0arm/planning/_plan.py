@@ -14,6 +14,7 @@ from torch import nn
 from l0arm.gating import Group
 from l0arm.gating.layout import resolve
 from l0arm.gating.records import RecordError, checked, group_of, record_of
+from l0arm.planning.picture import Layer, page
 
 FORMAT, VERSION = "l0arm-plan", 1
 WIDTH, NAME_WIDTH = 80, 34  # of the printed table, of its first column
@@ -87,6 +88,7 @@ class Plan:
         weights: Number of parameters of the whole model.
         macs: Multiply-adds of one pass of the example.
         outputs: Outputs that keep their shape, by key or number. Empty means all.
+        layers: The network in its order, for ``to_html``.
 
     Example:
         >>> import torch, l0arm
@@ -109,6 +111,7 @@ class Plan:
     weights: int = 0
     macs: int = 0
     outputs: tuple[str, ...] = ()
+    layers: tuple[Layer, ...] = ()
 
     @property
     def groups(self) -> tuple[Group, ...]:
@@ -181,8 +184,24 @@ class Plan:
             "outputs": list(self.outputs),
             "groups": entries,
             "skipped": [asdict(entry) for entry in self.skipped],
+            "layers": [asdict(layer) for layer in self.layers],
         }
         return json.dumps(record, indent=1)
+
+    def to_html(self) -> str:
+        """The plan as a picture: one HTML page that loads nothing from elsewhere.
+
+        It shows the layers in the order of the network and what feeds each, the groups in colours,
+        what each can free, and why other layers stay.
+
+        Example:
+            >>> import torch, l0arm
+            >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+            >>> page = l0arm.plan(net, torch.rand(1, 4)).to_html()
+            >>> "an output of the model keeps its shape" in page
+            True
+        """
+        return page(self)
 
     @classmethod
     def from_json(cls, text: str) -> Plan:
@@ -208,7 +227,9 @@ class Plan:
             for n, e in enumerate(record["skipped"])
         ]
         outputs = tuple(record["outputs"])
-        return cls(tuple(entries), tuple(skipped), record["weights"], record["macs"], outputs)
+        layers = tuple(_layer(e, f"layer {n}") for n, e in enumerate(record["layers"]))
+        weights, macs = record["weights"], record["macs"]
+        return cls(tuple(entries), tuple(skipped), weights, macs, outputs, layers)
 
     def __str__(self) -> str:
         """A table that fits 80 columns."""
@@ -254,7 +275,7 @@ def _document(text: str) -> dict[str, Any]:
         raise RecordError(f"this is not JSON: {error}") from None
     fields = {"format": str, "version": int, "groups": list}
     optional = {"skipped": (list, []), "weights": (int, 0), "macs": (int, 0)}
-    optional |= {"outputs": (list, [])}
+    optional |= {"outputs": (list, []), "layers": (list, [])}
     record = checked(record, "the plan", fields, optional)
     wrong = [name for name in record["outputs"] if not isinstance(name, str)]
     if wrong:
@@ -265,6 +286,16 @@ def _document(text: str) -> dict[str, Any]:
             f"got {record['format']!r}, version {record['version']}"
         )
     return record
+
+
+def _layer(entry: Any, where: str) -> Layer:
+    """A layer of the picture from its record; ``where`` names it in errors."""
+    fields = {"name": str, "kind": str, "weights": int, "macs": int, "inputs": list, "join": bool}
+    own = checked(entry, where, fields)
+    wrong = [name for name in own["inputs"] if not isinstance(name, str)]
+    if wrong:
+        raise RecordError(f"{where}: inputs must be names, got {wrong[0]!r}")
+    return Layer(**{**own, "inputs": tuple(own["inputs"])})
 
 
 def _planned(entry: Any, where: str) -> PlannedGroup:

@@ -75,7 +75,14 @@ class Atoms:
         """Make each pair one unit. An atom paired with a position that is never cut is pinned."""
         pairs = np.stack([a.ravel() for a in np.broadcast_arrays(left, right)])
         pairs = self.roots(pairs)
-        pairs = np.unique(pairs[:, pairs[0] != pairs[1]], axis=1)
+        pairs = np.unique(np.sort(pairs[:, pairs[0] != pairs[1]], axis=0), axis=1)
+        low, high = pairs
+        if low.all() and np.unique(high).size == high.size and not np.isin(high, low).any():
+            self._parent[high] = low  # no class has a part in two pairs below it
+            pinned = self._is_pinned[high]
+            for one, other in zip(low[pinned].tolist(), high[pinned].tolist(), strict=True):
+                self._fix(one, self._pinned[other])
+            return
         for one, other in pairs.T.tolist():
             self._join(one, other, reason)
 

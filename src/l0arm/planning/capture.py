@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import io
 import logging
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass, is_dataclass
 from typing import Any
 
 import torch
+import torch.fx.traceback as fx_traceback
 from torch import fx, nn
 from torch.nn.parameter import is_lazy
+from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from l0arm.equality.difference import tensors_in
@@ -20,7 +23,10 @@ from l0arm.equality.scratch import first_line
 from l0arm.gating import Gated
 from l0arm.gating.cutting import copy_model
 from l0arm.gating.layout import named_tensors
+from l0arm.gating.resizing import COMBINING, SIZED, place_of, sizes_of
+from l0arm.planning.rules.base import Call
 
+PLACE = "l0arm_place"  # under this key, a node of the graph has the call that it is
 REWRITERS = ("WeightNorm", "SpectralNorm", "BasePruningMethod")  # hooks of torch.nn.utils
 
 
@@ -117,7 +123,10 @@ def capture(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
             ) from None
         _check_numbers(output)
         try:
-            with _silence():  # torch loads the tracer itself on the first call, not at import
+            with (
+                _silence(),
+                _noting_places(),
+            ):  # torch loads the tracer itself on the first call, not at import
                 exported = torch.export.export(model, tuple(args), dict(kwargs), strict=False)
         except Exception as error:
             raise PlanError(
@@ -149,6 +158,31 @@ def _check_numbers(output: Any) -> None:
             f"the output of the model on the example inputs is {what}: nothing can be tried on it; "
             "pass inputs like those of real data"
         )
+
+
+class _Places(TorchFunctionMode):
+    """Notes at nodes of the graph with sizes or operands where in the forward their call is."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        sizes = sizes_of(func, args, kwargs or {}) if func in SIZED else None
+        if sizes is None and func.__name__ not in COMBINING:
+            return func(*args, **(kwargs or {}))
+        place, caller = place_of(sys._getframe(1))
+        note = {} if caller is None else {PLACE: Call(place, tuple(sizes or ()))}
+        with fx_traceback.annotate(note):
+            return func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def _noting_places() -> Iterator[None]:
+    """Without effect before torch 2.9, which cannot annotate a graph: sizes then stay unknown."""
+    if not hasattr(fx_traceback, "annotate"):
+        yield
+        return
+    with fx_traceback.preserve_node_meta(), _Places():
+        yield
 
 
 @contextmanager

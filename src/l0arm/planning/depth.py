@@ -306,8 +306,14 @@ def _unseen(trial: Trial, found: Sequence[Found]) -> set[str]:
     if trial.blind or not found:
         return {entry.name for entry in found}
     group = group_of(trial.model, found)
-    masks = torch.ones(len(found), len(found)) - torch.eye(len(found))
-    return {e.name for e, z in zip(found, masks, strict=True) if not trial.shows([group], z)}
+    seen = trial.seen([entry.branch.modules[-1] for entry in found])
+    hidden = set()
+    for unit, entry in enumerate(found):
+        z = torch.ones(len(found))
+        z[unit] = 0.0
+        if not seen[unit] and not trial.shows([group], z):
+            hidden.add(entry.name)
+    return hidden
 
 
 def _fault(trial: Trial, others: Sequence[Group], found: Sequence[Found]) -> str | None:

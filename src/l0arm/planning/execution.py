@@ -1,4 +1,4 @@
-"""How each group is executed: as it is, with patched attributes, or masked.
+"""How each group is executed: as it is, with patched attributes or sizes, or masked.
 
 A way is accepted only if it gives the right values on the example. That nothing raises proves
 nothing, and neither do equal values where closing the units moves no output.
@@ -14,11 +14,13 @@ import numpy as np
 from torch import nn
 
 from l0arm.equality.trial import Trial
-from l0arm.gating import Group, Patch
+from l0arm.gating import Group, Patch, Resize
 from l0arm.gating.layout import named_tensors
+from l0arm.gating.resizing import noting_scaled
 from l0arm.planning._plan import ExecutionKind
+from l0arm.planning.atoms import Array
 from l0arm.planning.groups import FoundGroup
-from l0arm.planning.rules.base import Count, Trace
+from l0arm.planning.rules.base import Count, Size, Trace
 
 UNSEEN = (
     "closing its units moves no output visibly on the example, so dropping could not be tried; "
@@ -32,13 +34,14 @@ COUNTERS = (  # these are kept true after compaction, even if no forward uses th
 MOST_OPTIONS = 24  # sets of patches to try for one group
 
 Patches = tuple[Patch, ...]
+Option = tuple[Patch | Resize, ...]
 
 
 @dataclass(frozen=True)
 class Candidates:
     """The patches to try for a group."""
 
-    options: Sequence[Patches] = ((),)  # alternatives, the likeliest first
+    options: Sequence[Option] = ((),)  # alternatives, the likeliest first
     counters: Patches = ()  # attributes that count the units by their name
 
 
@@ -60,47 +63,103 @@ def choose_execution(
     hidden = {}
     if not trial.blind:
         hidden = {g.name: _masked(trial, g, UNSEEN) for g in trial.unseen(groups)}
-    counters = [entry.counters for entry in candidates]
     first = [
         hidden.get(group.name, _dropped(group, entry.options[0]))
         for group, entry in zip(groups, candidates, strict=True)
     ]
-    if not trial.agrees([choice.group for choice in first]):
-        options = [entry.options for entry in candidates]
-        first = _with_options(trial, groups, options, first, hidden)
-    return _with_counters(trial, first, counters)
+    with noting_scaled():  # some candidates may not be reached
+        return _with_needed_sizes(trial, _right(trial, groups, candidates, first, hidden))
 
 
-def _with_options(
+def _with_needed_sizes(trial: Trial, chosen: Sequence[Choice]) -> list[Choice]:
+    """Without sizes that need no scaling: they come from what was cut, or are never reached."""
+    if not any(choice.group.resizes for choice in chosen):
+        return list(chosen)
+    with noting_scaled() as needed:
+        trial.agrees([choice.group for choice in chosen])
+    found = []
+    for choice in chosen:
+        resizes = tuple(r for r in choice.group.resizes if (r.place, r.argument) in needed)
+        found.append(replace(choice, group=replace(choice.group, resizes=resizes)))
+    return found
+
+
+def _right(
     trial: Trial,
     groups: Sequence[Group],
-    options: Sequence[Sequence[Patches]],
+    candidates: Sequence[Candidates],
     first: Sequence[Choice],
     hidden: Mapping[str, Choice],
 ) -> list[Choice]:
-    """Find what fails by halving, then try one after the other beside those accepted."""
-    alone = _by_kinds(trial, groups, options, first, hidden)
-    if trial.agrees([choice.group for choice in alone]):
-        return alone
-    accepted: list[Choice] = []
-    for group, choice, sets in zip(groups, alone, options, strict=True):
-        others = [] if choice.reason else sets
-        tries = [choice, *(_dropped(group, patches) for patches in others)]
-        beside = [earlier.group for earlier in accepted]
-        accepted.append(_first_fitting(trial, group, tries, beside))
+    """Choices that are right together: the first ones if possible, others where they fail."""
+    counters = [entry.counters for entry in candidates]
+    plain = [choice.group for choice in first]
+    looks_right = trial.agrees(plain, quick=True)
+    if looks_right:
+        counted = _counted(first, counters)
+        if trial.agrees([choice.group for choice in counted]):
+            return counted
+        if counted != first and trial.agrees(plain):
+            return _exchanged(trial, first, counted)
+    options = [entry.options for entry in candidates]
+    ways = (False,) if looks_right else (True, False)
+    for quick in ways:  # at first with fewer comparisons; all of them are the judge
+        alone = _by_kinds(trial, groups, options, first, hidden, quick=quick)
+        counted = _counted(alone, counters)
+        if trial.agrees([choice.group for choice in counted]):
+            return counted
+        if counted != alone and trial.agrees([choice.group for choice in alone]):
+            return _exchanged(trial, alone, counted)
+    accepted = _together(trial, groups, options, alone)
+    return _exchanged(trial, accepted, _counted(accepted, counters))
+
+
+def _exchanged(trial: Trial, chosen: Sequence[Choice], better: Sequence[Choice]) -> list[Choice]:
+    """Exchange choices for better ones wherever that changes no value, by halving."""
+    current = list(chosen)
+    waiting = [[n for n, choice in enumerate(better) if choice != chosen[n]]]
+    while waiting:
+        places = waiting.pop()
+        if not places:
+            continue
+        tried = [better[n] if n in places else choice for n, choice in enumerate(current)]
+        if trial.agrees([choice.group for choice in tried]):
+            current = tried
+        elif len(places) > 1:
+            middle = len(places) // 2
+            waiting += [places[middle:], places[:middle]]
+    return current
+
+
+def _together(
+    trial: Trial,
+    groups: Sequence[Group],
+    options: Sequence[Sequence[Option]],
+    alone: Sequence[Choice],
+) -> list[Choice]:
+    """Of choices that are right alone, those that are right together; others for the rest."""
+    masked = [choice if choice.reason else _masked(trial, choice.group, "-") for choice in alone]
+    accepted = _exchanged(trial, masked, alone)
+    for place in [n for n, choice in enumerate(alone) if accepted[n].reason != choice.reason]:
+        tries = [alone[place], *(_dropped(groups[place], patches) for patches in options[place])]
+        beside = [choice.group for n, choice in enumerate(accepted) if n != place]
+        accepted[place] = _first_fitting(trial, groups[place], tries, beside)
     return accepted
 
 
 def _by_kinds(
     trial: Trial,
     groups: Sequence[Group],
-    options: Sequence[Sequence[Patches]],
+    options: Sequence[Sequence[Option]],
     first: Sequence[Choice],
     hidden: Mapping[str, Choice],
+    *,
+    quick: bool,
 ) -> list[Choice]:
     """The first option that works for every kind of group, where layers of one kind share it.
 
-    Kinds are tried together and halved where they fail: few of many kinds fail, as a rule.
+    Not all of them are right together. Kinds are tried by halves, and halved again where they fail:
+    few of many kinds fail, as a rule.
     """
     places: dict[str, list[int]] = {}
     for place, group in enumerate(groups):
@@ -110,14 +169,16 @@ def _by_kinds(
     halves = [list(places.values())]
     while halves:
         kinds = halves.pop()
+        together = [first[place].group for kind in kinds for place in kind]
+        if len(kinds) < len(places) and trial.agrees(together, quick=quick):
+            continue
         if len(kinds) > 1:
-            if not trial.agrees([first[place].group for kind in kinds for place in kind]):
-                middle = len(kinds) // 2
-                halves += [kinds[:middle], kinds[middle:]]
+            middle = len(kinds) // 2
+            halves += [kinds[:middle], kinds[middle:]]
             continue
         for kind in kinds:
             tries = [_dropped(groups[kind[0]], patches) for patches in options[kind[0]]]
-            choice = _first_fitting(trial, groups[kind[0]], tries)
+            choice = _first_fitting(trial, groups[kind[0]], tries, quick=quick)
             number = None if choice.reason else tries.index(choice)
             for place in kind:
                 chosen[place] = choice if place == kind[0] else first[place]
@@ -125,7 +186,7 @@ def _by_kinds(
                     chosen[place] = _dropped(groups[place], options[place][number])
                 elif place != kind[0]:
                     tries = [_dropped(groups[place], patches) for patches in options[place]]
-                    chosen[place] = _first_fitting(trial, groups[place], tries)
+                    chosen[place] = _first_fitting(trial, groups[place], tries, quick=quick)
     return chosen
 
 
@@ -136,7 +197,12 @@ def _kind(group: Group) -> str:
 
 
 def _first_fitting(
-    trial: Trial, group: Group, tries: Sequence[Choice], beside: Sequence[Group] = ()
+    trial: Trial,
+    group: Group,
+    tries: Sequence[Choice],
+    beside: Sequence[Group] = (),
+    *,
+    quick: bool = False,
 ) -> Choice:
     """The first choice without a fault, otherwise masked for the fault that came latest.
 
@@ -144,6 +210,10 @@ def _first_fitting(
     passed most comparisons shows what stands in the way.
     """
     faults = []
+    if quick:
+        for choice in tries:
+            if trial.agrees([*beside, choice.group], quick=True):
+                return choice
     for choice in tries:
         fault = trial.fault([*beside, choice.group])
         if fault is None:
@@ -153,30 +223,22 @@ def _first_fitting(
     return _masked(trial, group, latest.reason)
 
 
-def _dropped(group: Group, patches: Patches) -> Choice:
+def _dropped(group: Group, option: Option) -> Choice:
     """The group with closed units dropped."""
-    return Choice(replace(group, patches=patches), "patched" if patches else "as is")
+    patches = tuple(part for part in option if isinstance(part, Patch))
+    resizes = tuple(part for part in option if isinstance(part, Resize))
+    changed = replace(group, patches=patches, resizes=resizes)
+    return Choice(changed, "patched" if option else "as is")
 
 
 def _masked(trial: Trial, group: Group, reason: str) -> Choice:
     """The group with nothing to drop: closed units are zeroed where they are read."""
     tensors = named_tensors(trial.model)
     weights = tuple(s for s in group.makes if tensors[s.tensor].dim() > 1)
-    plain = replace(group, makes=(), patches=(), norms=(), counts=weights or group.reads)
+    plain = replace(
+        group, makes=(), patches=(), resizes=(), picks=(), norms=(), counts=weights or group.reads
+    )
     return Choice(plain, "masked", reason)
-
-
-def _with_counters(
-    trial: Trial, chosen: Sequence[Choice], counters: Sequence[Patches]
-) -> list[Choice]:
-    """Also patch attributes that count the units, where that changes no value."""
-    plain = [choice.group for choice in chosen]
-    counted = [choice.group for choice in _counted(chosen, counters)]
-    if counted != plain and not trial.agrees(counted):
-        for place, group in enumerate(counted):
-            beside = [*counted[:place], *plain[place + 1 :]]
-            counted[place] = group if trial.agrees([*beside, group]) else plain[place]
-    return [replace(choice, group=g) for choice, g in zip(chosen, counted, strict=True)]
 
 
 def _counted(chosen: Sequence[Choice], counters: Sequence[Patches]) -> list[Choice]:
@@ -194,30 +256,63 @@ def find_candidates(
     model: nn.Module, trace: Trace, found: Sequence[FoundGroup]
 ) -> list[Candidates]:
     """Patches of integer attributes that have the value of a size which units change."""
-    occurrences = [(count, _occurrences(trace, count)) for count in trace.counts]
+    owner = np.full(1 + max(max(entry.roots) for entry in found), -1) if found else np.zeros(0)
+    for number, entry in enumerate(found):
+        owner[list(entry.roots)] = number
+    counted: list[list[tuple[Count, int]]] = [[] for _ in found]
+    for count in trace.counts:
+        for number, per_unit in _per_unit(trace, count, owner, found):
+            counted[number].append((count, per_unit))
+    first = {id(module): name for name, module in model.named_modules()}
+    sizes: dict[Resize, list[Size]] = {}
+    for size in trace.sizes:
+        module = first[id(model.get_submodule(size.module))]
+        sizes.setdefault(Resize(module, size.place, size.argument), []).append(size)
     candidates = []
-    for entry in found:
-        matches = list(_matches(model, occurrences, entry))
+    for entry, counts in zip(found, counted, strict=True):
+        matches = list(_matches(model, counts))
         counters = [patch for patch, _ in matches if patch.attribute in COUNTERS]
-        candidates.append(Candidates(_options(matches), tuple(_distinct(counters))))
+        resizes = tuple(
+            r for r, used in sizes.items() if all(_counts_all(trace, s, entry) for s in used)
+        )
+        options = _options(matches, resizes)
+        candidates.append(Candidates(options, tuple(_distinct(counters))))
     return candidates
 
 
-def _occurrences(trace: Trace, count: Count) -> dict[int, int]:
-    """How often each unit (by its root) occurs among the positions."""
+def _counts_all(trace: Trace, size: Size, found: FoundGroup) -> bool:
+    """Whether a size counts nothing but the units of a group, each as often as the others."""
+    if size.factor is None:
+        return False
+    roots = trace.atoms.free_roots(size.factor.atoms)
+    rows = np.moveaxis(roots, size.factor.along(size.dim), 0).reshape(
+        roots.shape[size.factor.along(size.dim)], -1
+    )
+    units, times = np.unique(rows[:, 0], return_counts=True)
+    is_even = bool((rows == rows[:, :1]).all()) and len(set(times.tolist())) == 1
+    return is_even and set(units.tolist()) == set(found.roots)
+
+
+def _per_unit(
+    trace: Trace, count: Count, owner: Array, found: Sequence[FoundGroup]
+) -> Iterator[tuple[int, int]]:
+    """The groups (by number) whose units all occur equally often among the positions: how often."""
     roots, times = np.unique(trace.atoms.free_roots(count.atoms), return_counts=True)
-    return dict(zip(roots.tolist(), times.tolist(), strict=True))
+    within = roots < len(owner)
+    groups, times = owner[roots[within]], times[within]
+    for number in np.unique(groups[groups >= 0]).tolist():
+        own = times[groups == number]
+        if len(own) == len(found[number].roots) and bool((own == own[0]).all()):
+            yield number, int(own[0])
 
 
 def _matches(
-    model: nn.Module, occurrences: Sequence[tuple[Count, Mapping[int, int]]], found: FoundGroup
+    model: nn.Module, counted: Sequence[tuple[Count, int]]
 ) -> Iterator[tuple[Patch, bool]]:
     """Patches by the value of attributes, and whether the operator takes that very attribute."""
     first = {id(module): name for name, module in model.named_modules()}
-    for count, times in occurrences:
-        numbers = {times.get(root, 0) for root in found.roots}
-        per_unit = numbers.pop() if len(numbers) == 1 else 0
-        for name in reversed(count.modules) if per_unit else ():
+    for count, per_unit in counted:
+        for name in reversed(count.modules):
             module = model.get_submodule(name)
             for attribute, value in vars(module).items():
                 if type(value) is int and value == count.atoms.size:
@@ -225,17 +320,17 @@ def _matches(
                     yield Patch(first[id(module)], attribute, per_unit), needed
 
 
-def _options(matches: Sequence[tuple[Patch, bool]]) -> list[Patches]:
+def _options(matches: Sequence[tuple[Patch, bool]], resizes: tuple[Resize, ...]) -> list[Option]:
     """Sets of patches to try, the likeliest first.
 
     Before all others comes the set without any patch, except those that an operator itself takes
-    (the groups of a convolution): they must change.
+    (the groups of a convolution): they must change. Sizes in the code are scaled all together.
     """
     patches = _distinct([patch for patch, _ in matches])
     likely = [p for p in patches if any(word in p.attribute for word in LIKELY)]
-    sets: list[Patches] = [tuple(_distinct([p for p, needed in matches if needed]))]
-    by_attribute = [[p for p in likely if p.attribute == a] for a in _names(likely)]
-    sets += [tuple(likely), *map(tuple, by_attribute)]
+    sets: list[Option] = [tuple(_distinct([p for p, needed in matches if needed]))]
+    by_attribute = [[p for p in patches if p.attribute == a] for a in _names([*likely, *patches])]
+    sets += [tuple(likely), *map(tuple, by_attribute), (*sets[0], *resizes)]
     for some in (likely, patches):  # a value may match by chance: leave out each in turn
         sets += [tuple(some), *(tuple(p for p in some if p != out) for out in some)]
     sets += [(patch,) for patch in patches]

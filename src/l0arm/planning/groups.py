@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from torch import Tensor, nn
 
-from l0arm.gating import Group, Slice
+from l0arm.gating import Borrow, Group, Pick, Slice
 from l0arm.gating.group import unit_slices
 from l0arm.planning.atoms import Atoms
 from l0arm.planning.rules.base import Split, Trace
@@ -29,6 +29,24 @@ class FoundGroup:
     def is_made_by(self, modules: Collection[str]) -> bool:
         """Whether one of these modules makes the units."""
         return any(module_of(piece.tensor) in modules for piece in self.group.makes)
+
+
+def with_picks(trace: Trace, found: Sequence[FoundGroup]) -> list[FoundGroup]:
+    """The groups, each with the constants and inputs that meet its units."""
+    picks: list[list[Pick]] = [[] for _ in found]
+    for meeting in trace.meetings:
+        roots = trace.atoms.free_roots(meeting.atoms)
+        for own, entry in zip(picks, found, strict=True):
+            units = len(entry.roots)
+            block = int((roots == roots[0]).cumprod().sum())
+            if roots[0] and len(roots) % (units * block) == 0:
+                rows = roots.reshape(-1, units, block)
+                if bool((rows == np.array(entry.roots)[None, :, None]).all()):
+                    own.append(replace(meeting.pick, block=block))
+    return [
+        replace(entry, group=replace(entry.group, picks=tuple(dict.fromkeys(own))))
+        for entry, own in zip(found, picks, strict=True)
+    ]
 
 
 def even_out(trace: Trace) -> None:
@@ -51,9 +69,14 @@ def _even_split(atoms: Atoms, split: Split) -> bool:
     if len(varying) <= 1:
         return False
 
-    def units_left(axis: int) -> int:
+    def units_left(axis: int) -> tuple[int, int]:
         rows = np.moveaxis(units, axis, 0).reshape(units.shape[axis], -1)
-        return int(rows.all(axis=1).sum())
+        merged: list[set[int]] = []  # rows that share a unit become one
+        for row in rows:
+            new = set(row.tolist())
+            apart = [known for known in merged if not known & new]
+            merged = [*apart, new.union(*(known for known in merged if known & new))]
+        return sum(0 not in row for row in merged), int(rows.all(axis=1).sum())
 
     best = max(varying, key=lambda axis: (axis == split.open_axis, units_left(axis), -axis))
     others = tuple(axis for axis in range(units.ndim) if axis != best)
@@ -61,8 +84,15 @@ def _even_split(atoms: Atoms, split: Split) -> bool:
     return True
 
 
-def find_groups(atoms: Atoms, tensors: Mapping[str, Tensor]) -> list[FoundGroup]:
-    """All groups of two or more units that something reads and something makes."""
+def find_groups(
+    atoms: Atoms,
+    tensors: Mapping[str, Tensor],
+    borrowed: Mapping[str, Sequence[Borrow]] | None = None,
+) -> list[FoundGroup]:
+    """All groups of two or more units that something reads and something makes.
+
+    Tensors in ``borrowed``, by name, are read by other modules than their own.
+    """
     alike: dict[tuple[tuple[Place, int], ...], list[tuple[int, Unit]]] = defaultdict(list)
     read = atoms.roots_read()
     for root, unit in _units(atoms).items():
@@ -75,6 +105,9 @@ def find_groups(atoms: Atoms, tensors: Mapping[str, Tensor]) -> list[FoundGroup]
         if len(members) > 1:
             group = _group([unit for _, unit in members], tensors, names)
             names.add(group.name)
+            cut = dict.fromkeys(piece.tensor for piece in (*group.makes, *group.reads))
+            loans = [loan for tensor in cut for loan in (borrowed or {}).get(tensor, ())]
+            group = replace(group, borrows=tuple(loans))
             found.append(FoundGroup(group, tuple(root for root, _ in members)))
     return found
 
@@ -83,14 +116,17 @@ def _units(atoms: Atoms) -> dict[int, Unit]:
     """The positions of every class that may be cut, by its root."""
     units: dict[int, Unit] = {}
     for origin in atoms.origins:
-        roots = atoms.free_roots(np.arange(origin.first, origin.first + origin.size))
-        if not roots.any():
-            continue
-        for position, root in enumerate(roots.tolist()):
-            if root:
-                atom = origin.first + position
-                place = (origin.tensor, origin.dim, atoms.is_read(atom), atoms.is_made(atom))
-                units.setdefault(root, {}).setdefault(place, []).append(position)
+        every = np.arange(origin.first, origin.first + origin.size)
+        roots = atoms.free_roots(every)
+        free = roots.nonzero()[0]
+        places: dict[tuple[bool, bool], Place] = {}  # one object for all its positions
+        for position, root in zip(free.tolist(), roots[free].tolist(), strict=True):
+            atom = origin.first + position
+            marks = (atoms.is_read(atom), atoms.is_made(atom))
+            place = places.get(marks)
+            if place is None:
+                place = places[marks] = (origin.tensor, origin.dim, *marks)
+            units.setdefault(root, {}).setdefault(place, []).append(position)
     return units
 
 
@@ -134,14 +170,16 @@ def weights_freed(tensors: Mapping[str, Tensor], group: Group) -> int:
 
 def macs_freed(trace: Trace, found: Sequence[FoundGroup]) -> list[int]:
     """Multiply-adds of one pass of the example that go with all units of each group."""
-    owner = {root: number for number, entry in enumerate(found) for root in entry.roots}
+    owner = np.full(1 + max((max(e.roots) for e in found), default=0), len(found))
+    for number, entry in enumerate(found):
+        owner[list(entry.roots)] = number
     freed = np.zeros(len(found))
     for work in trace.work:
         kept = np.ones(len(found))
         for atoms in work.factors:
-            roots = trace.atoms.free_roots(atoms).ravel().tolist()
-            owners = [owner.get(root, -1) for root in roots]
-            counts = np.bincount([n for n in owners if n >= 0], minlength=len(found))
+            roots = trace.atoms.free_roots(atoms).ravel()
+            owners = owner[np.where(roots < len(owner), roots, 0)]  # nobody owns atom 0
+            counts = np.bincount(owners, minlength=len(found) + 1)[:-1]
             kept *= 1 - counts / len(owners)
         freed += work.macs * (1 - kept)
     return [round(number) for number in freed.tolist()]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torch import nn
 
 from l0arm.equality.example import Example
-from l0arm.equality.trial import Trial
+from l0arm.equality.trial import Trial, Watch
 from l0arm.gating import Group
 from l0arm.gating.attention import replace_attention
 from l0arm.gating.layout import named_tensors
@@ -28,7 +28,9 @@ from l0arm.planning.groups import (
     find_groups,
     macs_freed,
     weights_freed,
+    with_picks,
 )
+from l0arm.planning.layers import find_layers
 from l0arm.planning.rules.base import Trace
 from l0arm.planning.streams import prepared_norms, with_norms
 from l0arm.planning.walk import walk
@@ -44,6 +46,8 @@ def plan(
     outputs: Sequence[str | int] | str | int | None = None,
     stream: bool = False,
     depth: bool = False,
+    time_limit: float | None = None,
+    progress: Callable[[str], None] | None = None,
 ) -> Plan:
     """Find which positions of which tensors of a model must be cut together.
 
@@ -63,6 +67,9 @@ def plan(
             transformer's residual stream. Their gates must be 0 or 1, as those of ``l0-arm`` are.
         depth: Gate also whole residual branches f of x + f(x): their modules are not called when
             closed, and gone after compaction. Their gates must be 0 or 1, too.
+        time_limit: Seconds after which no further trial starts. What was not tried by then is
+            masked, or not gated, with this reason.
+        progress: Called with a line of text before every part of the work, such as ``print``.
 
     Returns:
         The groups with how each is executed, and the layers that are skipped with the reason.
@@ -70,6 +77,7 @@ def plan(
     Raises:
         PlanError: If the model cannot be captured, if nothing of it can be gated, or if a pattern
             or output matches nothing.
+        ValueError: If ``time_limit`` is not positive.
         TypeError: If ``model`` is not an ``nn.Module``.
 
     Example:
@@ -82,31 +90,35 @@ def plan(
     """
     example = Example.of(example_inputs, example_kwargs or {})
     assert example is not None
+    watch = Watch.of(progress, time_limit)
     check_model(model)
-    layers = matching_modules(model, include, "include")
+    watch.report("copying the model")
+    named = matching_modules(model, include, "include")
     twin = copy_to_plan(model)
     replaced = replace_attention(twin)
     norms = prepared_norms(twin) if stream else {}
     refused = refused_tensors(model, twin, exclude)
 
     # What the graph says: which units there are, and why others are none.
+    watch.report("capturing the graph")
     captured = capture(twin, example.args, example.kwargs)
     kept = captured.select_outputs(outputs)
+    watch.report(f"walking through {len(captured.nodes)} nodes of the graph")
     trace = walk(twin, captured, refused, kept, norms)
     even_out(trace)
-    found = with_norms(trace, find_groups(trace.atoms, named_tensors(twin)))
-    included = [entry for entry in found if not include or entry.is_made_by(layers)]
+    found = find_groups(trace.atoms, named_tensors(twin), trace.borrowed)
+    found = with_picks(trace, with_norms(trace, found))
+    included = [entry for entry in found if not include or entry.is_made_by(named)]
     skipped = skipped_layers(model, trace, found, included)
     branches = find_branches(twin, captured, example, refused) if depth else []
     if include:
-        branches = [b for b in branches if any(b.branch.holds(name) for name in layers)]
+        branches = [b for b in branches if any(b.branch.holds(name) for name in named)]
     if not included and all(branch.reason for branch in branches):
-        lines = [f"  {entry.layer}: {entry.reason}" for entry in skipped]
-        lines = lines or ["  no layer has weights"]
+        lines = [f"  {e.layer}: {e.reason}" for e in skipped] or ["  no layer has weights"]
         raise PlanError("\n".join(["nothing of this model can be gated:", *lines]))
 
     # What the values say: how each group can be executed.
-    trial = Trial(twin, example.args, example.kwargs, kept, named_tensors(model))
+    trial = Trial(twin, example.args, example.kwargs, kept, named_tensors(model), watch=watch)
     candidates = find_candidates(twin, trace, included)
     choices = choose_execution(trial, [entry.group for entry in included], candidates)
     included, choices, refusals = _without_refused(included, choices)
@@ -119,7 +131,7 @@ def plan(
         skipped = (*skipped, *others)
     weights = sum(p.numel() for p in model.parameters())
     macs = sum(work.macs for work in trace.work)
-    return Plan(planned, skipped, weights, macs, trace.outputs)
+    return Plan(planned, skipped, weights, macs, trace.outputs, find_layers(model, captured, trace))
 
 
 def _without_refused(

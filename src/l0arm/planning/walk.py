@@ -10,13 +10,12 @@ from typing import Any, cast
 import torch
 from torch import Tensor, fx, nn
 
-from l0arm.gating import Norm
+from l0arm.gating import Borrow, Norm
 from l0arm.gating.layout import named_tensors
-from l0arm.planning.capture import Captured
-from l0arm.planning.rules.base import NotCovered, Site, Trace, find, spaces_in
+from l0arm.planning.capture import PLACE, Captured
+from l0arm.planning.rules.base import INPUT, NotCovered, Site, Trace, find, spaces_in
 from l0arm.planning.space import Factor, Space
 
-INPUT = "an input of the model keeps its shape"
 OUTPUT = "an output of the model keeps its shape"
 
 
@@ -110,10 +109,11 @@ class _Walker:
     def _call(self, node: fx.Node) -> Any:
         """Apply the operator's rule. Without one, all units that come in are pinned."""
         site = _site(node, self.trace)
-        self._pin_foreign_weights(node, site)
+        self._note_foreign_weights(node, site)
         args = fx.map_arg(list(node.args), lambda n: self.values[n.name])
         kwargs = fx.map_arg(dict(node.kwargs), lambda n: self.values[n.name])
         spaces = spaces_in(*args, *kwargs.values())
+        site = replace(site, operands=tuple(spaces))
         fixed = next((s.fixed for s in spaces if s.fixed), "")
         if not site.shapes or not any(space.factors for space in spaces):
             return _unlabelled(site, fixed)
@@ -140,11 +140,20 @@ class _Walker:
                 self.trace.atoms.mark_made(factor.atoms)
         return result if result.fixed or not fixed else replace(result, fixed=fixed)
 
-    def _pin_foreign_weights(self, node: fx.Node, site: Site) -> None:
-        """A cut tensor is installed while its module runs. Elsewhere the whole tensor is read."""
+    def _note_foreign_weights(self, node: fx.Node, site: Site) -> None:
+        """A cut tensor is installed while its module runs, or one around it that reads it."""
         for used in node.all_input_nodes:
             name = self.captured.tensors.get(used.name)
-            if name is not None and not self.owners[id(self.tensors[name])] & set(site.modules):
+            if name is None:
+                continue
+            names = self.owners[id(self.tensors[name])]
+            if {own.rpartition(".")[0] for own in names} & set(site.modules):
+                continue
+            loans = [Borrow(m, n) for m in site.modules for n in names if _inside(n, m)]
+            innermost = [loan for loan in loans if loan.module == loans[-1].module]
+            known = self.trace.borrowed.setdefault(name, [])
+            known += [loan for loan in innermost if loan not in known]
+            if not loans:
                 reason = f"'{name}' is read outside of its module, by {site.where}"
                 site.pin(self.values[used.name], reason)
 
@@ -159,13 +168,16 @@ def used_nodes(nodes: Sequence[fx.Node]) -> set[fx.Node]:
     return used
 
 
-def _owners(model: nn.Module) -> dict[int, set[str]]:
-    """The modules that hold each tensor, by its identity."""
-    found: dict[int, set[str]] = {}
-    for name, module in model.named_modules(remove_duplicate=False):
-        for tensor in (*module._parameters.values(), *module._buffers.values()):
-            if tensor is not None:
-                found.setdefault(id(tensor), set()).add(name)
+def _inside(tensor: str, module: str) -> bool:
+    """Whether the module of this name contains the one that holds the tensor."""
+    return not module or tensor.startswith(f"{module}.")
+
+
+def _owners(model: nn.Module) -> dict[int, list[str]]:
+    """All names of each tensor, by its identity."""
+    found: dict[int, list[str]] = {}
+    for name, tensor in named_tensors(model).items():
+        found.setdefault(id(tensor), []).append(name)
     return found
 
 
@@ -179,7 +191,20 @@ def _site(node: fx.Node, trace: Trace) -> Site:
     sizes = node.args[1] if len(node.args) > 1 else None
     if isinstance(sizes, list | tuple) and sizes and all(isinstance(n, int) for n in sizes):
         written = f"{name}({', '.join(map(str, sizes))})"
-    return Site(trace, name, modules, shapes, written)
+    call = (node.meta.get("custom") or {}).get(PLACE)
+    return Site(trace, name, modules, shapes, written, call, _parts(node))
+
+
+def _parts(node: fx.Node) -> tuple[tuple[int, int], ...]:
+    """Start and stop of all slices that the same value has along the same dimension."""
+    if _name(node) != "slice":
+        return ()
+    source, dim = node.args[0], node.args[1] if len(node.args) > 1 else 0
+    alike = [n for n in cast(fx.Node, source).users if n.target == node.target]
+    given = [(*n.args[1:], *(None,) * (5 - len(n.args))) for n in alike]
+    size = cast(Tensor, cast(fx.Node, source).meta["val"]).shape[cast(int, dim)]
+    found = [slice(a, b).indices(size)[:2] for d, a, b, *_ in given if (d or 0) == dim]
+    return tuple(sorted(set(found)))
 
 
 def _name(node: fx.Node) -> str:

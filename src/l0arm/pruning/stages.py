@@ -276,7 +276,7 @@ class Pruning:
 
 
 def learning_steps(steps: int, learn: float, *, tunes: bool = True) -> int:
-    """The number of steps with gates.
+    """The number of steps until the cut: at least one.
 
     Args:
         steps: All steps.
@@ -286,14 +286,14 @@ def learning_steps(steps: int, learn: float, *, tunes: bool = True) -> int:
     Raises:
         ValueError: If no step is left to learn or to tune in.
     """
-    learning = round(learn * steps)
-    if not 0 < learning < steps + (not tunes):
+    most = steps - tunes
+    if most < 1 or not 0.0 < learn <= 1.0 or (tunes and learn == 1.0):
         raise ValueError(
             f"learn={learn!r} of {steps} steps leaves no step to "
-            f"{'learn' if learning <= 0 else 'tune'} in; learn is a share between 0 and 1, and a "
-            "training needs at least 2 steps"
+            f"{'learn' if steps < 1 or not learn > 0.0 else 'tune'} in; learn is a share between 0 "
+            "and 1, and a training needs at least 2 steps"
         )
-    return learning
+    return min(max(1, round(learn * steps)), most)
 
 
 def score_named(score: Score | str) -> Score:

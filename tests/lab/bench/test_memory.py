@@ -4,6 +4,7 @@ import multiprocessing
 import time
 from collections.abc import Callable
 from functools import partial
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,15 @@ def test_it_counts_weights_and_what_a_call_takes() -> None:
     grown = peak_memory(partial(doubling, weights), torch.ones(1))
     assert grown is not None
     assert 38 * MEGABYTE < grown < 80 * MEGABYTE  # 20 held, 20 in the call, and torch's own
+
+
+@needs_linux
+def test_no_line_of_ours_unpickles(monkeypatch: pytest.MonkeyPatch) -> None:
+    def recv(connection: Connection) -> None:
+        raise AssertionError("an object is read from a pipe")
+
+    monkeypatch.setattr(Connection, "recv", recv)
+    assert peak_memory(partial(doubling, torch.rand(4)), torch.ones(1)) is not None
 
 
 def test_what_cannot_be_sent_is_not_measured() -> None:

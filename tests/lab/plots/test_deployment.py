@@ -1,5 +1,7 @@
 """Points of a sweep are where they belong; bars are medians, and whiskers show the spread."""
 
+from itertools import combinations
+
 import pytest
 
 from l0arm.lab.plots import cost_curve, deployed_forms
@@ -36,9 +38,20 @@ def test_points_are_where_they_belong() -> None:
     behind, best = ([*zip(*line.get_data(), strict=True)] for line in axes.lines)
     assert behind == [(200, 90.0)]
     assert best == [(100, 95.0), (300, 97.0)]
-    assert [text.get_text() for text in axes.texts] == ["0.7", "0.2"]
+    assert [text.get_text() for text in axes.texts] == ["0.2", "0.7"]
     labels = (axes.get_xlabel(), axes.get_ylabel(), axes.get_title())
     assert labels == ("multiply-adds for one input", "test accuracy (%)", "T")
+
+
+def test_labels_of_points_that_lie_together_do_not_overprint() -> None:
+    together = [point(0.95, 9.7, 136, True), point(0.9, 10.7, 1_837, True)]
+    apart = [point(0.8, 81.8, 19_066, True), point(0.3, 98.5, 235_050, True)]
+    figure = cost_curve(together + apart)
+    figure.draw_without_rendering()
+    (axes,) = figure.axes
+    boxes = [text.get_window_extent() for text in axes.texts]
+    assert {text.get_text() for text in axes.texts} == {"0.95", "0.9", "0.8", "0.3"}
+    assert not any(one.overlaps(other) for one, other in combinations(boxes, 2))
 
 
 def test_no_point_is_an_error() -> None:

@@ -105,3 +105,19 @@ def test_a_panel_for_each_run_shows_the_share_of_its_gates(ended: Callable[..., 
 def test_without_gates_there_is_nothing_to_draw() -> None:
     with pytest.raises(ValueError, match="no run has gates"):
         last_histograms({})
+
+
+def test_a_bar_shows_how_high_a_share_of_the_gates_is(gated_run: Callable[..., Any]) -> None:
+    (axes,) = gate_histograms(gated_run(5)).axes
+    ridge = axes.patches[-1].get_data()  # of the last epoch: 5, 0, 0 and 25 of 30 gates
+    bar = axes.lines[-1].get_ydata()
+    (text,) = axes.texts
+    share = float(text.get_text().split("%")[0]) / 100
+    height = max(ridge.values) - ridge.baseline
+    assert (bar[1] - bar[0]) / share == pytest.approx(height / (25 / 30))
+
+
+def test_the_threshold_in_a_panel_is_named(ended: Callable[..., Any]) -> None:
+    figure = last_histograms({"seed 0": ended((1, 1)), "seed 1": ended((2, 0))})
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["τ = 0.5 (Eq. 14)"]

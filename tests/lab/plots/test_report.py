@@ -175,3 +175,9 @@ def test_elements_without_content_are_not_closed() -> None:
 
 def test_names_of_attributes_may_be_words_of_python() -> None:
     assert tag("i", class_="a", aria_hidden="true").text == '<i class="a" aria-hidden="true"></i>'
+
+
+def test_on_a_phone_every_cell_has_the_name_of_its_column() -> None:
+    html = page("Runs", [Section("All", tables=[Grid(("run", "accuracy"), [("a", "98 %")])])])
+    assert '<td data-column="accuracy">98 %</td>' in html
+    assert ".rows td::before { content: attr(data-column);" in html

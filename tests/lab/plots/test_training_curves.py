@@ -28,7 +28,15 @@ def test_rates_are_drawn_by_epoch(columns: dict[str, Any]) -> None:
     rates = prune_rate_and_flops(columns).axes[1]
     (line,) = rates.lines
     assert [list(values) for values in line.get_data()] == [[1, 2, 3, 4, 5], [10, 20, 30, 40, 50]]
-    assert rates.get_ylim() == (0.0, 100.0)
+    assert rates.get_ylim() == (0.0, 101.0)
+
+
+def test_no_legend_covers_a_panel(columns: dict[str, Any]) -> None:
+    figure = prune_rate_and_flops(columns)
+    assert all(axes.get_legend() is None for axes in figure.axes)
+    (legend,) = figure.legends
+    labels = {text.get_text().partition(",")[0] for text in legend.get_texts()}
+    assert labels >= {label for runs in columns.values() for label in runs if label != "dense"}
 
 
 def test_panels_are_those_of_the_paper(columns: dict[str, Any]) -> None:

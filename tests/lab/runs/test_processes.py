@@ -95,6 +95,27 @@ def test_a_run_killed_on_one_rank_ends_the_other_and_resumes_bit_for_bit(
     assert timeless(broken) == timeless(whole)
 
 
+@pytest.mark.slow
+def test_two_processes_shrink_alike_and_resume_bit_for_bit(tmp_path: Path) -> None:
+    """The penalty closes all inputs within the first epoch of six steps."""
+    closing = ("--set", "method.lam=[5000.0, 0.1, 0.1]", "--set", "optimizer.gate_lr=0.5")
+    whole, broken = RunFolder(tmp_path / "whole"), RunFolder(tmp_path / "broken")
+    assert [code for code, _ in ended(start_two(whole, "mlp-l0-arm", *closing))] == [0, 0]
+    processes = start_two(broken, "mlp-l0-arm", *closing, "--checkpoint-every", "0")
+    while processes[1].running() and not any(
+        int(file.stem) >= 8 for file in broken.checkpoints.glob("*.json")
+    ):
+        time.sleep(0.005)
+    processes[1].send(signal.SIGKILL)
+    ended(processes)
+    state, _ = newest_checkpoint(broken.checkpoints)
+    assert state is not None
+    assert int(state["kept"][:784].sum()) == 1
+    resumed = start_two(broken, "mlp-l0-arm", *closing, "--resume")
+    assert [code for code, _ in ended(resumed)] == [0, 0]
+    assert bits(broken) == bits(whole)
+
+
 def refuse_alone(folder: RunFolder, digits: Dataset) -> None:
     """A run of two processes cannot be resumed by one."""
     with pytest.raises(UserError, match="is one of 2 process"):

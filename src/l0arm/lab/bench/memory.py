@@ -1,8 +1,10 @@
-"""Peak memory of a network, measured in a process of its own (Linux)."""
+"""Peak memory of a network, in a process of its own, and of a training step (Linux)."""
 
 from __future__ import annotations
 
 import copy
+import ctypes
+import gc
 import multiprocessing
 from collections.abc import Callable
 from multiprocessing.connection import Connection
@@ -36,39 +38,67 @@ def peak_memory(make: Make, x: Tensor, *, timeout: float = 300.0) -> int | None:
     if not RESET.exists():
         return None
     context = multiprocessing.get_context("spawn")
-    here, there = context.Pipe()
-    child = context.Process(target=_measure, args=(there,))
-    child.start()
-    there.close()
+    here, there = context.Pipe(duplex=False)
+    # Tensors are sent through shared memory, which would move the caller's own weights there.
+    try:
+        child = context.Process(target=_measure, args=(_Before(), copy.deepcopy(make), x, there))
+    except Exception:  # it cannot be copied (any error)
+        return None
     grown: int | None = None
     try:
-        # Tensors are sent through shared memory, which would move the caller's own weights there.
-        here.send((copy.deepcopy(make), x))
+        child.start()
+        there.close()
         if here.poll(timeout):
-            grown = here.recv()
-    except Exception:  # it cannot be copied or sent (any error), or the child ended early
+            grown = int(here.recv_bytes())
+    except Exception:  # it cannot be sent (any error), or the child ended early
         grown = None
     finally:
-        child.kill()  # do not wait for its regular end
-        child.join()
+        if child.pid is not None:
+            child.kill()  # do not wait for its regular end
+            child.join()
         here.close()
     return grown
 
 
-def _measure(parent: Connection[Any, Any]) -> None:
-    before = _status("VmRSS")
-    make, x = parent.recv()
+class _Before:
+    """The size of the child before it has the network: multiprocessing sends arguments in order."""
+
+    def __reduce__(self) -> tuple[Callable[[str], int], tuple[str]]:
+        return status_bytes, ("VmRSS",)
+
+
+def _measure(before: int, make: Make, x: Tensor, parent: Connection[Any, Any]) -> None:
     call = make(1)
     try:
         RESET.write_text("5")  # the peak starts again from the present size
     except OSError:
-        parent.send(None)
         return
     call(x)
-    parent.send(_status("VmHWM") - before)
+    parent.send_bytes(b"%d" % (status_bytes("VmHWM") - before))
 
 
-def _status(field: str) -> int:
+def step_peak(make: Callable[[], Callable[[], object]]) -> int | None:
+    """Bytes by which this process grows at most in a training step, with network and optimizer.
+
+    The optimizer gets its state in a first step. None where the system does not tell (not Linux).
+    """
+    if not RESET.exists():
+        return None
+    make()()  # what a process loads once, such as kernels and the planner, does not count
+    gc.collect()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # free memory is given back (glibc)
+    if trim is not None:
+        trim(0)
+    before = status_bytes("VmRSS")
+    step = make()
+    step()
+    RESET.write_text("5")
+    step()
+    step()
+    return status_bytes("VmHWM") - before
+
+
+def status_bytes(field: str) -> int:
     """One line of the process's status, in bytes."""
     for line in STATUS.read_text().splitlines():
         if line.startswith(f"{field}:"):

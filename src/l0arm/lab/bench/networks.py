@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from l0arm import Gated, ScaledSigmoid
+from l0arm.costs import FlopsMeter
 
 CLOSED, OPEN = 0.001, 0.999
 
@@ -95,6 +96,66 @@ class PlainWideResNet(nn.Module):
         return logits
 
 
+class PlainResNet20(nn.Module):
+    """Three stages of three blocks with 16, 32 and 64 filters, for images of 32 x 32."""
+
+    def __init__(self, width: int = 16) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, width, 3, padding=1, bias=False)
+        widths = [width, width, 2 * width, 4 * width]
+        blocks: list[nn.Module] = []
+        for stage, (narrow, wide) in enumerate(pairwise(widths)):
+            blocks.append(PlainBlock(narrow, wide, stride=1 if stage == 0 else 2))
+            blocks += [PlainBlock(wide, wide, stride=1) for _ in range(2)]
+        self.blocks = nn.Sequential(*blocks)
+        self.norm = nn.BatchNorm2d(widths[-1])
+        self.fc = nn.Linear(widths[-1], 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.relu(self.norm(self.blocks(self.stem(x))))
+        logits: Tensor = self.fc(x.mean((2, 3)))
+        return logits
+
+
+class PlainLayer(nn.Module):
+    """Causal attention and two linear layers, each with a shortcut, layer norm first."""
+
+    def __init__(self, size: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm1, self.norm2 = nn.LayerNorm(size), nn.LayerNorm(size)
+        self.query, self.key = nn.Linear(size, size), nn.Linear(size, size)
+        self.value, self.out = nn.Linear(size, size), nn.Linear(size, size)
+        self.up, self.down = nn.Linear(size, 4 * size), nn.Linear(4 * size, size)
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, length, _ = x.shape
+        normed = self.norm1(x)
+        q, k, v = (
+            layer(normed).view(batch, length, self.heads, -1).transpose(1, 2)
+            for layer in (self.query, self.key, self.value)
+        )
+        read = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(read.transpose(1, 2).reshape(batch, length, -1))
+        out: Tensor = x + self.down(F.gelu(self.up(self.norm2(x))))
+        return out
+
+
+class PlainTransformer(nn.Module):
+    """A causal transformer over characters: four layers of size 128 with eight heads."""
+
+    def __init__(self, size: int = 128, symbols: int = 97, context: int = 64) -> None:
+        super().__init__()
+        self.symbol, self.place = nn.Embedding(symbols, size), nn.Embedding(context, size)
+        self.layers = nn.Sequential(*(PlainLayer(size, 8) for _ in range(4)))
+        self.norm, self.head = nn.LayerNorm(size), nn.Linear(size, symbols)
+
+    def forward(self, x: Tensor) -> Tensor:
+        places = torch.arange(x.shape[1], device=x.device)
+        logits: Tensor = self.head(self.norm(self.layers(self.symbol(x) + self.place(places))))
+        return logits
+
+
 def set_gates(gated: Gated, state: State) -> None:
     """Write the phi that gives these probabilities; training with ``gate_lr=0`` keeps it."""
     gated.phi.data.copy_(ScaledSigmoid().inverse(state(gated)))
@@ -103,6 +164,24 @@ def set_gates(gated: Gated, state: State) -> None:
 def uniform(p: float) -> State:
     """Every gate is open with probability p."""
     return lambda gated: torch.full_like(gated.phi.data, min(max(p, CLOSED), OPEN))
+
+
+def half_of_the_macs(x: Tensor) -> State:
+    """The probability, the same for all gates, at which half of the MACs are expected.
+
+    If gates reach less than half of the MACs, those of a probability of 1/2.
+    """
+
+    def state(gated: Gated) -> Tensor:
+        meter, low, high = FlopsMeter(gated, x), 0.5, OPEN
+        for _ in range(12):
+            middle = (low + high) / 2
+            set_gates(gated, uniform(middle))
+            flops = meter()
+            low, high = (middle, high) if flops.inference < flops.dense / 2 else (low, middle)
+        return uniform(low)(gated)
+
+    return state
 
 
 def initial(gated: Gated) -> Tensor:

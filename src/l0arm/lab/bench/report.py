@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from l0arm.lab.bench.steps import AR, ARM, DENSE, OURS, PLAIN, Curve, Measured, Network
+from l0arm.lab.bench.steps import AR, ARM, DENSE, DISARM, OURS, PLAIN, Curve, Measured, Network
 from l0arm.lab.bench.timing import Plan, Spread, fastest, ratio
 
 COLUMNS = ("reach", "stretch", "beyond")
@@ -15,6 +15,11 @@ RATIO = "ARM / AR"
 # Ratios to the plain dense step, by network, state and contestant.
 TARGETS: dict[tuple[str, str, str], tuple[float, ...]] = {
     ("LeNet-5", "p = 0.5", ARM): (0.48, 0.38, 0.30),
+    ("LeNet-5, shrunk", "converged 6-10-39-11", ARM): (0.15, 0.10),
+    ("MLP, shrunk", "converged 159-74-73", ARM): (0.40, 0.30),
+    ("ResNet-20", "gates at 0.95", DISARM): (1.25, 1.10),
+    ("ResNet-20", "half of the MACs open", DISARM): (0.75, 0.62),
+    ("transformer", "half of the MACs open", DISARM): (0.80, 0.68),
     ("LeNet-5", "converged 6-10-39-11", ARM): (0.28, 0.21, 0.12),
     ("LeNet-5", "converged 6-10-39-11", RATIO): (1.10, 1.03),
     ("MLP", "p = 0.8/0.5/0.5", ARM): (1.0, 0.85, 0.7),
@@ -34,7 +39,8 @@ def section(network: Network, plan: Plan, measured: Measured) -> Result:
     for state in network.states:
         names = [name for at, name in measured.times if at == state]
         rows += [_row(network, measured, state, name) for name in names]
-        rows.append(_arm_to_ar(network, measured, state))
+        if {ARM, AR} <= set(names):
+            rows.append(_arm_to_ar(network, measured, state))
     return {
         "network": network.name,
         "batch": len(network.batches[0][0]),

@@ -1,7 +1,7 @@
 """The step benchmark: all sections, one process per number of threads, then text and plot.
 
-A process of its own for every number of threads, so that no setting leaks. A full run takes less
-than ten minutes on two cores. Times vary with the machine, ratios much less.
+A process of its own for every number of threads, so that no setting leaks. A full run takes about
+half an hour on two cores. Times vary with the machine, ratios much less.
 """
 
 from __future__ import annotations
@@ -22,11 +22,14 @@ import torch
 
 import l0arm
 from l0arm.files import write_text
-from l0arm.lab.bench import inference, report, steps
+from l0arm.lab.bench import inference, planning, report, steps
+from l0arm.lab.bench.comparing import worse
 from l0arm.lab.bench.timing import Plan
 
-TRAINING = ("lenet5", "mlp", "wrn")
-SECTIONS = (*TRAINING, "inference", "plot")
+TRAINING = ("lenet5", "mlp", "wrn", "lenet5-shrunk", "mlp-shrunk", "resnet20", "transformer")
+STEPS = (*TRAINING, "inference", "plot")
+ALONE = ("growth", "whole")  # each is a module of its own, on one thread
+SECTIONS = (*STEPS, *ALONE, "plan")
 
 
 def run(
@@ -37,23 +40,39 @@ def run(
     out: Path = Path("benchmarks/results"),
 ) -> None:
     """Measure the sections, print the tables, and write text, JSON and plot to ``out``."""
-    results = {}
-    for count in threads:
+    if "plan" in sections:
+        planning.run(quick=quick, out=out, cpu=_cpu())
+    results, slower = {}, list[str]()
+    for count in threads if set(sections) & set(STEPS) else ():
         stored = out / f"steps-{count}t.json"
+        before = json.loads(stored.read_text()) if stored.exists() else None
         job = {"sections": sections, "threads": count, "quick": quick, "path": str(stored)}
-        subprocess.run(
-            [sys.executable, "-m", "l0arm.lab.bench.run", json.dumps(job)],
-            check=True,
-            env={**os.environ, "OMP_NUM_THREADS": str(count)},
-        )
+        _child("run", job, count)
         results[count] = json.loads(stored.read_text())
+        if before is not None:
+            slower += [f"{count} threads, {row}" for row in worse(before, results[count])]
     for count, result in results.items():
         text = report.text(result)
         write_text(out / f"steps-{count}t.txt", text)
         print(f"\n{text}")
+    for name in ALONE:
+        if name in sections:
+            _child(name, {"path": str(out / f"{name}.json"), "quick": quick}, 1)
+            print(f"\n{(out / f'{name}.txt').read_text()}")
+    for row in slower:
+        print(f"slower than the figures that were in {out}: {row}")
     curves = {count: result["curve"] for count, result in results.items() if result["curve"]}
     if curves:
         report.draw(curves, out / "step-time.png")
+
+
+def _child(module: str, job: dict[str, Any], threads: int) -> None:
+    """Run a module of this package in a process of its own."""
+    subprocess.run(
+        [sys.executable, "-m", f"l0arm.lab.bench.{module}", json.dumps(job)],
+        check=True,
+        env={**os.environ, "OMP_NUM_THREADS": str(threads)},
+    )
 
 
 def work(sections: Sequence[str], threads: int, quick: bool, path: str) -> None:
@@ -87,6 +106,22 @@ def _training(name: str, quick: bool) -> dict[str, Any]:
         "lenet5": (steps.lenet5, Plan(4, 40, seconds=50), Plan(1, 10)),
         "mlp": (steps.mlp, Plan(7, 60, seconds=20), Plan(3, 40)),
         "wrn": (lambda: steps.wrn(2 if quick else 16), Plan(3, 1, 0, 80), Plan(1, 1, 0)),
+        "lenet5-shrunk": (
+            lambda: steps.shrunk(steps.lenet5(), "converged 6-10-39-11"),
+            *(Plan(4, 40, seconds=30), Plan(1, 10)),
+        ),
+        "mlp-shrunk": (
+            lambda: steps.shrunk(steps.mlp(), "converged 159-74-73"),
+            *(Plan(7, 60, seconds=10), Plan(3, 40)),
+        ),
+        "resnet20": (
+            lambda: steps.resnet20(16 if quick else 128),
+            *(Plan(4, 4, seconds=40), Plan(1, 1, 0)),
+        ),
+        "transformer": (
+            lambda: steps.transformer(2 if quick else 32),
+            *(Plan(4, 8, seconds=40), Plan(1, 1, 0)),
+        ),
     }
     make, full, short = networks[name]
     network, plan = make(), short if quick else full

@@ -10,13 +10,14 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import cycle
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 import l0arm
+from l0arm.costs import count_flops
 from l0arm.lab.bench import networks
 from l0arm.lab.bench.timing import Contestant, Plan, interleave, ratio
 from l0arm.lab.data import mnist_mini
@@ -24,13 +25,15 @@ from l0arm.models import MLP, LeNet5, WideResNet
 
 LR = 1e-8
 PLAIN, OURS = "plain dense", "our dense"
-ARM, AR, MASKED = "ARM sliced", "AR sliced", "ARM masked"
+ARM, AR, MASKED, DISARM = "ARM sliced", "AR sliced", "ARM masked", "DisARM sliced"
 DENSE = ""  # the state of a network without gates
-GATED: tuple[tuple[str, str, Literal["sliced", "masked"]], ...] = (
+Rows = tuple[tuple[str, str, Literal["sliced", "masked"]], ...]  # label, method, execution
+GATED: Rows = (
     (ARM, "l0-arm", "sliced"),
     (AR, "l0-ar", "sliced"),
     (MASKED, "l0-arm", "masked"),
 )
+LAM = 1e-7
 FRACTIONS = (0.1, 0.25, 0.4, 0.6, 0.8, 1.0)
 
 Batch = tuple[Tensor, Tensor]
@@ -50,7 +53,9 @@ class Network:
     batches: list[Batch]
     our_batches: list[Batch]
     states: Mapping[str, networks.State]
-    masked: frozenset[str]  # states with a masked row
+    masked: frozenset[str] = frozenset()  # states with a masked row
+    rows: Rows = GATED
+    gate: Callable[..., l0arm.Gated] = l0arm.sparsify  # model, method=, execution=, lam= -> gated
 
 
 @dataclass(frozen=True)
@@ -70,8 +75,8 @@ def measure(network: Network, plan: Plan) -> Measured:
         ),
     }
     flops: dict[Key, float] = {}
-    for label, method, execution in GATED:
-        gated = l0arm.sparsify(network.ours(), method=method, execution=execution, lam=1e-7)
+    for label, method, execution in network.rows:
+        gated = network.gate(network.ours(), method=method, execution=execution, lam=LAM)
         step = gated_step(gated, network)
         for state in network.states:
             if label == MASKED and state not in network.masked:
@@ -92,7 +97,7 @@ def dense(model: nn.Module, optimizer: MakeOptimizer, batches: list[Batch]) -> C
     def step() -> None:
         x, y = next(data)
         update.zero_grad()
-        F.cross_entropy(model(x), y).backward()  # type: ignore[no-untyped-call]
+        data_loss(model(x), y).backward()  # type: ignore[no-untyped-call]
         update.step()
 
     return Contestant(step)
@@ -106,17 +111,22 @@ def gated_step(gated: l0arm.Gated, network: Network) -> Callable[[], None]:
     def step() -> None:
         x, y = next(data)
         update.zero_grad()
-        gated.loss(lambda: F.cross_entropy(gated(x), y)).total.backward()  # type: ignore[no-untyped-call]
+        gated.loss(lambda: data_loss(gated(x), y)).total.backward()  # type: ignore[no-untyped-call]
         update.step()
 
     return step
 
 
+def data_loss(scores: Tensor, labels: Tensor) -> Tensor:
+    """Cross-entropy of images, or of all characters of all texts."""
+    return F.cross_entropy(scores.flatten(0, -2), labels.flatten())
+
+
 def flop_ratio(gated: l0arm.Gated, network: Network, state: str) -> float:
     """Expected FLOPs of a gated step over those of a dense one, forward and backward."""
     networks.set_gates(gated, network.states[state])
-    expected = l0arm.expected_flops(gated, network.our_batches[0][0][:1])
-    return expected.step / (3 * expected.dense)
+    x = network.our_batches[0][0][:1]
+    return l0arm.expected_flops(gated, x).step / (3 * count_flops(network.ours(), x))
 
 
 def measure_curve(plan: Plan) -> Curve:
@@ -165,6 +175,63 @@ def mlp() -> Network:
             "converged 159-74-73": networks.converged(159, 74, 73),
         },
         frozenset({"p = 0.8/0.5/0.5", "converged 159-74-73"}),
+    )
+
+
+def shrunk(network: Network, state: str) -> Network:
+    """A network that has converged to one of its states, without the units that are closed."""
+
+    def gate(model: nn.Module, **options: Any) -> l0arm.Gated:
+        gated = l0arm.sparsify(model, **options)
+        networks.set_gates(gated, network.states[state])
+        return l0arm.shrink(gated, bound=2 * networks.CLOSED)
+
+    return replace(
+        network,
+        name=f"{network.name}, shrunk",
+        states={state: lambda gated: gated.gates.probs.detach()},  # as shrink left them
+        masked=frozenset(),
+        rows=GATED[:2],
+        gate=gate,
+    )
+
+
+def resnet20(batch: int = 128) -> Network:
+    """A residual network of a user, planned; random images. Ours is the same in channels-last."""
+    x, y = torch.randn(batch, 3, 32, 32), torch.randint(10, (batch,))
+    last = torch.channels_last
+    return _planned(
+        Network(
+            "ResNet-20",
+            networks.PlainResNet20,
+            lambda: networks.PlainResNet20().to(memory_format=last),  # type: ignore[call-overload]
+            torch.optim.Adam,
+            [(x, y)],
+            [(x.contiguous(memory_format=last), y)],
+            {"gates at 0.95": networks.uniform(0.95)},
+        )
+    )
+
+
+def transformer(batch: int = 32) -> Network:
+    """A causal transformer over characters, planned; random texts."""
+    x, y = torch.randint(97, (2, batch, 64))
+    plain = networks.PlainTransformer
+    return _planned(Network("transformer", plain, plain, torch.optim.Adam, [(x, y)], [(x, y)], {}))
+
+
+def _planned(network: Network) -> Network:
+    """With groups that ``plan`` finds, DisARM, and a state in which half of the MACs are open."""
+    x = network.our_batches[0][0]
+
+    def gate(model: nn.Module, **options: Any) -> l0arm.Gated:
+        return l0arm.sparsify(model, example_inputs=(x[:2],), **options)
+
+    return replace(
+        network,
+        states={**network.states, "half of the MACs open": networks.half_of_the_macs(x[:1])},
+        rows=((DISARM, "l0-disarm", "sliced"),),
+        gate=gate,
     )
 
 

@@ -37,7 +37,7 @@ def bench(
     ] = None,
     only: Annotated[
         list[str] | None,
-        typer.Option(help="Only lenet5, mlp, wrn, inference or plot. Repeatable."),
+        typer.Option(help=f"Only one of {', '.join(SECTIONS)}. Repeatable."),
     ] = None,
     threads: Annotated[
         list[int] | None,
@@ -62,8 +62,10 @@ def bench(
 
     Without a network: steps and inference of the paper's networks, sliced and masked, as ratios to
     dense networks with their spread, and a plot of step time by open fraction. Writes text, JSON
-    and plot to benchmarks/results. A full run takes under ten minutes on two cores. Do not use the
-    machine meanwhile.
+    and plot to benchmarks/results. A full run takes about half an hour on two cores. Do not use the
+    machine meanwhile. Rows that are slower than the figures in the folder, beyond their spread, are
+    named. growth: time and memory by gates, width and depth. whole: trainings from start to end.
+    plan: time and memory of plans, with their growth.
 
     With a run or a saved network: parameters, MACs, bytes, latency and peak memory of dense,
     compact, ONNX and 8-bit ONNX side by side. Writes bench.txt and bench.json to RUN/bench, where

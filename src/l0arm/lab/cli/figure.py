@@ -13,16 +13,21 @@ from l0arm.lab.cli.console import say
 from l0arm.lab.cli.options import RunsRoot
 from l0arm.lab.cli.report import drawable, drawables
 from l0arm.lab.errors import UserError, nearest
+from l0arm.lab.tables.front import front_points, undominated
+from l0arm.lab.tables.thresholds import threshold_curve
 
 Runs = Annotated[
     list[Path] | None,
     typer.Argument(metavar="RUN", help="Folders of runs. Default: those of the paper's rows."),
 ]
+ROWS = [(method, strengths) for method in ("l0-arm", "l0-ar") for strengths in ("", "-separate")]
 METHODS = {"L0-HC": "l0-hc", "L0-AR": "l0-ar", "L0-ARM": "l0-arm"}
 
 
 def figure(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="fig1 ... fig5, inputs, or filters.")],
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="fig1 ... fig5, tau, inputs, or filters.")
+    ],
     run: Runs = None,
     runs: RunsRoot = Path("runs"),
     out: Annotated[
@@ -37,6 +42,9 @@ def figure(
     - fig3: prune rate and expected FLOPs by epoch (LeNet-5)
     - fig4: expected FLOPs by iteration (CIFAR)
     - fig5: test accuracy by epoch
+    - tau: prune rate and accuracy for thresholds from 0.1 to 0.9 (accuracy after l0arm sweep RUN)
+    - front: accuracy against prune rate of all methods (MNIST), with the rows that papers print;
+      RUN: further folders of runs. Prints the points that no other dominates
     - inputs: the pixels that the MLP keeps
     - filters: the filters that LeNet-5's first layer keeps
 
@@ -94,8 +102,22 @@ def _accuracy(runs: Path, chosen: Sequence[Path]) -> Any:
             label if len(columns) == 1 else f"{network}, {label}": epochs
             for network, of_network in columns.items()
             for label, epochs in of_network.items()
-        }
+        },
+        title=next(iter(columns)) if len(columns) == 1 else "",
     )
+
+
+def _thresholds(runs: Path, chosen: Sequence[Path]) -> Any:
+    rows = (f"{network}-{m}{sep}" for network in ("mlp", "lenet5") for m, sep in ROWS)
+    paths = chosen or [path for path in (_first_run(runs, row) for row in rows) if path is not None]
+    return plots.threshold_curves([threshold_curve(path) for path in paths])
+
+
+def _front(runs: Path, chosen: Sequence[Path]) -> Any:
+    points = front_points([runs, *chosen])
+    best = undominated(points)
+    say("not dominated:\n" + "\n".join(f"- {point}" for point in best))
+    return plots.pareto_front(points, best)
 
 
 def _inputs(runs: Path, chosen: Sequence[Path]) -> Any:
@@ -159,6 +181,8 @@ FIGURES: dict[str, Callable[[Path, Sequence[Path]], Any]] = {
     "fig3": _pruning,
     "fig4": _flops_by_step,
     "fig5": _accuracy,
+    "tau": _thresholds,
+    "front": _front,
     "inputs": _inputs,
     "filters": _filters,
 }

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
 from itertools import chain, repeat
+from pathlib import Path
 from typing import Annotated
 
 import torch
 import typer
+from rich.console import Console
 from torch import Tensor
 
+from l0arm.files import write_text
 from l0arm.lab.cli.console import say, say_json
 from l0arm.lab.cli.limits import check_size, whole_numbers
-from l0arm.lab.cli.options import Json
+from l0arm.lab.cli.options import Force, Json, Quiet
 from l0arm.lab.cli.outside import made_by
 from l0arm.lab.errors import UserError, nearest, shown
 from l0arm.planning import PlanError
@@ -44,29 +48,57 @@ def plan(
         list[str] | None,
         typer.Option(help="Leave matching layers alone. Repeatable."),
     ] = None,
+    stream: Annotated[bool, typer.Option("--stream", help="Gate the residual stream too.")] = False,
+    depth: Annotated[bool, typer.Option("--depth", help="Gate residual branches too.")] = False,
+    time_limit: Annotated[
+        float | None, typer.Option(help="Seconds after which nothing further is tried.")
+    ] = None,
+    html: Annotated[Path | None, typer.Option(help="Draw the plan into this file.")] = None,
+    quiet: Quiet = False,
+    force: Force = False,
     as_json: Json = False,
 ) -> None:
     """Show which parts of a model can be gated, what each group frees, and what is left alone.
 
     This imports MODULE (also from the current folder) and calls FACTORY without arguments, so it
     runs that code: name only code that you trust. Inputs are random numbers (integers: 0 or 1).
-    Writes nothing. Plan.from_json reads what --json prints.
+    Plan.from_json reads what --json prints. --html draws the network as a graph, with the groups
+    in colours, into one file. Otherwise nothing is written. A terminal shows the progress.
 
     Examples:
 
         l0arm plan torchvision.models:resnet50 --input 1,3,224,224
         l0arm plan mynets:net --input 1,16 --dtype int64 --exclude 'head*' --json
+        l0arm plan mynets:net --input 1,16 --dtype int64 --stream --depth --html plan.html
     """
     args, kwargs = _inputs(shapes, dtype or ["float32"])
+    if time_limit is not None and not time_limit > 0:
+        raise UserError(f"--time-limit {time_limit:g}: give a number of seconds above 0")
+    if html is not None and html.exists() and not force:
+        raise UserError(f"{html} exists; choose another file with --html, or --force")
     model = made_by(target)
+    console = Console(stderr=True, quiet=quiet or not sys.stderr.isatty())
     try:
-        found = plan_of(model, args, kwargs, include=include or None, exclude=exclude or None)
+        with console.status("planning", spinner="line") as status:
+            found = plan_of(
+                model,
+                args,
+                kwargs,
+                include=include or None,
+                exclude=exclude or None,
+                stream=stream,
+                depth=depth,
+                time_limit=time_limit,
+                progress=lambda line: status.update(f"planning: {line}"),
+            )
     except PlanError as error:
         raise UserError(str(error)) from error
+    if html is not None:
+        write_text(html, found.to_html())
     if as_json:
         say_json(json.loads(found.to_json()))
     else:
-        say(str(found))
+        say(str(found), quiet=quiet)
 
 
 def _inputs(

@@ -6,7 +6,7 @@ matplotlib is imported when a figure is drawn, not when this package is imported
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from string import ascii_lowercase
@@ -120,6 +120,46 @@ def legend_below(figure: Figure, panels: Iterable[Axes]) -> None:
         if columns == 1 or made.get_window_extent().width <= figure.bbox.width:
             return
         made.remove()
+
+
+PLACES = (  # of a label beside its point: offset in points, and which side of the text is there
+    *(((4, -4), "left", "top"), ((4, 4), "left", "bottom")),
+    *(((-4, 4), "right", "bottom"), ((-4, -4), "right", "top")),
+    *(((4, -12), "left", "top"), ((-4, -12), "right", "top"), ((10, 0), "left", "center")),
+)
+
+
+def label_points(axes: Axes, points: Sequence[tuple[float, float, str]]) -> None:
+    """Write a label beside each point. A label that would cover another one is left out.
+
+    Call it when the axes are complete, because labels are placed in pixels.
+
+    Args:
+        axes: Where the points are drawn.
+        points: x, y and the text of each. The first ones are placed first.
+    """
+    figure = axes.get_figure(root=True)
+    assert figure is not None
+    figure.draw_without_rendering()
+    inside = axes.get_window_extent()
+    taken = [line.get_window_extent() for line in axes.texts]
+    dots = [axes.transData.transform((x, y)) for x, y, _ in points]
+    for x, y, text in points:
+        for offset, ha, va in PLACES:
+            label = axes.annotate(text, (x, y), offset, textcoords="offset points", fontsize=7)
+            label.set(ha=ha, va=va)
+            box = label.get_window_extent()
+            clear = not any(box.overlaps(other) for other in taken)
+            clear = clear and not any(box.contains(*dot) for dot in dots)
+            if (
+                clear
+                and inside.containsx(box.x0)
+                and inside.containsx(box.x1)
+                and box.y0 > inside.y0
+            ):
+                taken.append(box)
+                break
+            label.remove()
 
 
 def save(figure: Figure, path: Path) -> None:

@@ -12,7 +12,8 @@ from l0arm.lab.plots.canvas import (
     PALETTE,
     PANEL_WIDTH,
     label_axes,
-    legend,
+    label_points,
+    legend_below,
     looks,
     new_figure,
     require,
@@ -49,7 +50,7 @@ def cost_curve(points: Sequence[SweepPoint], *, title: str = "") -> Figure:
         >>> small = SweepPoint(threshold=0.7, macs=100, accuracy=95.0, pareto=True, **size)
         >>> large = SweepPoint(threshold=0.2, macs=300, accuracy=97.0, pareto=True, **size)
         >>> [text.get_text() for text in cost_curve([large, small]).axes[0].texts]
-        ['0.7', '0.2']
+        ['0.2', '0.7']
     """
     require(points, "no threshold was tried", "give at least one")
     figure = new_figure(height=3.2, width=PANEL_WIDTH)
@@ -60,17 +61,11 @@ def cost_curve(points: Sequence[SweepPoint], *, title: str = "") -> Figure:
         x, y = [p.macs for p in behind], [p.accuracy for p in behind]
         axes.plot(x, y, "o", color=GREY, markersize=4, label="another is as good and cheaper")
     x, y = [p.macs for p in best], [p.accuracy for p in best]
-    axes.plot(x, y, "o-", color=PALETTE[0], markersize=5, label="Pareto points")
-    for point in best:
-        axes.annotate(
-            f"{point.threshold:g}",
-            (point.macs, point.accuracy),
-            textcoords="offset points",
-            xytext=(4, -9),
-            fontsize=7,
-        )
+    axes.plot(x, y, "o-", color=PALETTE[0], markersize=5, label="Pareto points, with their τ")
     label_axes(axes, "multiply-adds for one input", "test accuracy (%)", title)
-    legend(axes, loc="lower right")
+    axes.xaxis.set_major_formatter(lambda value, _: short(value))
+    legend_below(figure, [axes])
+    label_points(axes, [(p.macs, p.accuracy, f"{p.threshold:g}") for p in reversed(best)])
     return figure
 
 

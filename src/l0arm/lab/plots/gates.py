@@ -16,6 +16,7 @@ from l0arm.lab.plots.canvas import (
     PANEL_WIDTH,
     label_axes,
     legend,
+    legend_below,
     new_figure,
     panel_title,
     require,
@@ -34,6 +35,7 @@ FUNCTIONS: dict[str, Callable[[float], GateFunction]] = {
 DASHES = ("-", "--", "-.", ":")
 RIDGES = 14  # at most: more would hide each other
 OVERLAP = 3.0  # height of the tallest bin, in distances between ridges
+SCALES = (0.5, 0.2, 0.1, 0.05, 0.02, 0.01)  # shares of the gates that the bar of a scale can show
 ALL = "all gates"
 COLUMNS = 3  # of last_histograms
 
@@ -155,12 +157,13 @@ def last_histograms(runs: Mapping[str, EpochRecord], *, title: str = "") -> Figu
         share, counts = shares_of(epoch, ALL)
         edges = np.linspace(0.0, 1.0, len(share) + 1)
         axes.stairs(100 * np.array(share), edges, fill=True, color=PALETTE[0])
-        axes.axvline(0.5, color=GREY, linewidth=0.8, linestyle="--")
+        axes.axvline(0.5, color=GREY, linewidth=0.8, linestyle="--", label="τ = 0.5 (Eq. 14)")
         left = "% of gates" if number % COLUMNS == 0 else ""
         label_axes(axes, "g(φ)" if number + COLUMNS >= len(runs) else "", left)
         axes.set_title(f"{label}\n{sum(counts):,} gates", fontsize=8)
         axes.tick_params(labelbottom=True)
         axes.set_xlim(0.0, 1.0)
+    legend_below(figure, panels.flat[: len(runs)])
     if title:
         figure.suptitle(title, fontsize=11)
     return figure
@@ -203,6 +206,16 @@ def _ridges(axes: Axes, epochs: Sequence[EpochRecord], name: str) -> None:
         )
         axes.axhline(base, color=colors[n], linewidth=0.6, zorder=n + 2)
     axes.set_yticks(range(len(epochs)), [str(epoch.epoch) for epoch in reversed(epochs)])
+    _scale(axes, height, last)
     axes.set_xlim(0.0, 1.0)
     axes.set_ylim(-0.2, last + OVERLAP + 0.2)
     axes.set_xticks([0.0, 0.5, 1.0])
+
+
+def _scale(axes: Axes, height: float, last: int) -> None:
+    """A bar at the upper right that shows how high a share of the gates is."""
+    share = next((share for share in SCALES if share * height <= 0.7 * OVERLAP), SCALES[-1])
+    foot = last + OVERLAP - share * height
+    axes.plot([0.97, 0.97], [foot, last + OVERLAP], color="black", linewidth=2, clip_on=False)
+    where = (0.955, foot + share * height / 2)
+    axes.annotate(f"{share:.0%} of the gates", where, ha="right", va="center", fontsize=8)

@@ -163,13 +163,15 @@ def _facts(facts: Mapping[str, str], warned: Mapping[str, str]) -> Markup:
 
 def _grid(grid: Grid) -> Markup:
     header = tag("tr", *(tag("th", cell, scope="col") for cell in grid.header))
-    rows = [
-        tag("tr", tag("th", row[0], scope="row"), *(tag("td", cell) for cell in row[1:]))
-        for row in grid.rows
-    ]
+    rows = []
+    for first, *rest in grid.rows:
+        named = zip(grid.header[1:], rest, strict=True)
+        cells = [tag("td", cell, data_column=column) for column, cell in named]
+        rows.append(tag("tr", tag("th", first, scope="row"), *cells))
     caption = tag("caption", grid.caption) if grid.caption else ""
     table = tag("table", caption, tag("thead", header), tag("tbody", *rows))
-    return tag("div", table, class_="wide", tabindex="0")  # scrolls, by keyboard too
+    # It scrolls, by keyboard too. On a phone every row is a list, with the names of the columns.
+    return tag("div", table, class_="wide rows", tabindex="0")
 
 
 def _layers(layers: Sequence[Layer]) -> Markup:

@@ -13,7 +13,6 @@ from l0arm.lab.plots.canvas import (
     PANEL_WIDTH,
     Look,
     label_axes,
-    legend,
     legend_below,
     looks,
     new_figure,
@@ -73,9 +72,8 @@ def prune_rate_and_flops(columns: Columns) -> Figure:
         label_axes(rates, "", "prune rate (%)", panel_title(number, title, len(columns)))
         below = panel_title(number + len(columns), title, len(columns))
         label_axes(flops, "epoch", unit, below if len(columns) > 1 else "")
-        rates.set_ylim(0.0, 100.0)
+        rates.set_ylim(0.0, 101.0)  # a curve at 99.5 % is not hidden by the edge
         whole_epochs(flops)
-        legend(rates)
     if len({dense_flops(runs) for runs in columns.values()}) == 1:  # one network: compare columns
         top = max(axes.get_ylim()[1] for axes in panels[1])
         for axes in panels[1]:

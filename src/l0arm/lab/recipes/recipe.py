@@ -42,12 +42,13 @@ class Part(BaseModel):
 
 
 class ModelSpec(Part):
-    """The network. Only a Wide-ResNet has depth, widen and dropout."""
+    """The network. Only a Wide-ResNet has depth, widen and dropout, and it starts as He's."""
 
     name: Literal["mlp", "lenet5", "wide-resnet"]
     depth: Count = 28
     widen: Count = 10
     dropout: Share = 0.0
+    init: Literal["torch", "authors"] = "torch"  # weights of MLP and LeNet-5 (docs/paper.md)
 
     @model_validator(mode="after")
     def _only_wide_resnets_have_sizes(self) -> ModelSpec:
@@ -56,6 +57,8 @@ class ModelSpec(Part):
         sizes = sorted(key for key, value in defaults.items() if given[key] != value)
         if self.name != "wide-resnet" and sizes:
             raise ValueError(f"{self.name} has no {' or '.join(sizes)}; remove it")
+        if self.name == "wide-resnet" and self.init != "torch":
+            raise ValueError("init is for mlp and lenet5; a wide-resnet starts as published")
         return self
 
 
@@ -80,12 +83,13 @@ class MethodSpec(Part):
 
     name: str
     lam: NotNegative | list[NotNegative] = 0.0
+    initial: Annotated[float, Field(gt=0, lt=1)] | None = None  # pi at the start. None: Sec. 5.1
     options: dict[str, Any] = {}
 
     @model_validator(mode="after")
     def _dense_networks_have_no_settings(self) -> MethodSpec:
-        if self.name == "dense" and (self.lam or self.options):
-            raise ValueError("dense has neither lam nor options; remove them")
+        if self.name == "dense" and (self.lam or self.options or self.initial):
+            raise ValueError("dense has neither lam nor initial nor options; remove them")
         return self
 
 
@@ -136,6 +140,7 @@ class TrainingSpec(Part):
     threads: Annotated[int, Field(ge=1, le=1024)] = 1  # results depend on it in their last bits
     execution: Literal["sliced", "masked"] = "sliced"
     draws: Literal["own", "shared"] = "own"  # of several processes: one u each, or the same
+    shrink: bool = True  # train without the units that are closed for good
 
 
 class TeacherSpec(Part):

@@ -162,16 +162,40 @@ def build_method(spec: MethodSpec, n: int) -> Method:
 def build_trainee(recipe: Recipe, data: Dataset) -> Trainee:
     """The network of a recipe with the gates of its method, on the device of the data."""
     try:
-        model = build_model(recipe.model, data).to(data.train_images.device)
+        model = build_model(recipe.model, data)
+        if recipe.model.init == "authors":
+            start_as_the_authors(model)
+        model = model.to(data.train_images.device)
     except ValueError as error:
         raise UserError(f"recipe '{recipe.name}': model: {error}") from None
     if not recipe.gated:
         return Plain(model)
     method = build_method(recipe.method, len(data.train_images))
     try:
-        return sparsify(model, method=method, execution=recipe.training.execution)
+        return sparsify(
+            model,
+            method=method,
+            initial=recipe.method.initial,
+            execution=recipe.training.execution,
+        )
     except ValueError as error:
         raise UserError(f"recipe '{recipe.name}': {error}") from None
+
+
+def start_as_the_authors(model: nn.Module) -> None:
+    """Initialise as the authors' code: He's normal distribution, and biases at 0.
+
+    They ask for fan out. Dense weights are stored there as inputs x outputs, so that of a dense
+    layer this is the number of inputs.
+    """
+    for module in model.modules():
+        if isinstance(module, nn.Linear | nn.Conv2d):
+            if isinstance(module, nn.Linear):
+                nn.init.kaiming_normal_(module.weight, mode="fan_in")
+            else:
+                nn.init.kaiming_normal_(module.weight, mode="fan_out")
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
 
 
 def build_optimizer(recipe: Recipe, trainee: Trainee) -> torch.optim.Optimizer:

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from l0arm.gating import Gated
+
 LARGEST = 2**63
 
 
@@ -70,6 +72,16 @@ def check_optimizer(
         for parameter in group["params"]:
             parameter.grad = torch.zeros_like(parameter)
     trial.step()
+
+
+def check_kept(kept: Any, trainee: object) -> None:
+    """Check the gates that a run trains on with, if it has removed some."""
+    if kept is None:
+        return
+    gates = trainee.layout.gates if isinstance(trainee, Gated) else 0
+    mask = isinstance(kept, Tensor) and kept.dtype == torch.bool and kept.shape == (gates,)
+    if not mask or not gates:
+        raise ValueError(f"its mask of {gates} gates is malformed")
 
 
 def check_progress(state: dict[str, Any], epochs: int, per_epoch: int) -> None:

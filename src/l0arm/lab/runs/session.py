@@ -22,7 +22,8 @@ from l0arm.lab.runs.building import Trainee, build_optimizer, build_trainee
 from l0arm.lab.runs.checkpoint import newest_checkpoint, save_checkpoint
 from l0arm.lab.runs.device import random_state, scaler_of, set_random_state
 from l0arm.lab.runs.folder import FolderLock, RunFolder
-from l0arm.lab.runs.restoring import check_kinds, check_optimizer, check_progress
+from l0arm.lab.runs.restoring import check_kept, check_kinds, check_optimizer, check_progress
+from l0arm.lab.runs.shrinking import Smaller
 from l0arm.lab.runs.stopping import Stop
 
 ALONE = Team()
@@ -42,16 +43,34 @@ class Tally:
 
 @dataclass
 class Session:
-    """Everything that training changes."""
+    """Everything that training changes.
+
+    The network and its optimizer keep their full size. That is what is saved and reported. While
+    ``smaller`` is there, it takes the steps in their place.
+    """
 
     trainee: Trainee
     optimizer: torch.optim.Optimizer
+    smaller: Smaller | None = None
+    kept: Tensor | None = None  # the gates of the smaller network
     epoch: int = 0  # epochs done
     step: int = 0  # steps done in the current epoch
     steps: int = 0  # steps done in the run
     stage: int = -1  # the last stage of the method that was entered
     tally: Tally = field(default_factory=Tally)
     scaler: GradScaler = field(default_factory=lambda: GradScaler(enabled=False))
+
+    @property
+    def stepping(self) -> tuple[Trainee, torch.optim.Optimizer]:
+        """The network and the optimizer that take the steps."""
+        if self.smaller is None:
+            return self.trainee, self.optimizer
+        return self.smaller.gated, self.smaller.optimizer
+
+    def write_back(self) -> None:
+        """Copy what the smaller network learned into the whole one."""
+        if self.smaller is not None:
+            self.smaller.write_back(self.optimizer)
 
     @property
     def device(self) -> torch.device:
@@ -61,18 +80,24 @@ class Session:
 
     def state(self, team: Team = ALONE) -> dict[str, Any]:
         """Everything the next step depends on. Of several processes, all random states."""
+        self.write_back()
         random = random_state(self.device)
         scaler = {"scaler": self.scaler.state_dict()} if self.scaler.is_enabled() else {}
-        return scaler | {
-            "trainee": self.trainee.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "generator": random if team.size == 1 else team.stacked(random),
-            "epoch": self.epoch,
-            "step": self.step,
-            "steps": self.steps,
-            "stage": self.stage,
-            "tally": asdict(self.tally),
-        }
+        kept = {} if self.kept is None else {"kept": self.kept}
+        return (
+            scaler
+            | kept
+            | {
+                "trainee": self.trainee.state_dict(),
+                "optimizer": self.optimizer.state_dict(),
+                "generator": random if team.size == 1 else team.stacked(random),
+                "epoch": self.epoch,
+                "step": self.step,
+                "steps": self.steps,
+                "stage": self.stage,
+                "tally": asdict(self.tally),
+            }
+        )
 
     def restore(self, state: dict[str, Any], rank: int = 0) -> None:
         """Load a state, or leave everything as it was.
@@ -90,13 +115,14 @@ class Session:
             check_optimizer(self.optimizer, state["optimizer"], own["optimizer"])
             self.scaler.load_state_dict(state.get("scaler", {}))
             set_random_state(random_rows(state)[rank], self.device)
+            check_kept(state.get("kept"), self.trainee)
         except Exception as error:  # torch raises errors of any kind for malformed states
             self.trainee.load_state_dict(own["trainee"])
             self.optimizer.load_state_dict(own["optimizer"])
             reason = (str(error).strip() or repr(error)).splitlines()[-1].strip()
             raise ValueError(f"the checkpoint is of another network: {reason}") from None
         self.epoch, self.step, self.steps = state["epoch"], state["step"], state["steps"]
-        self.stage = state["stage"]
+        self.stage, self.smaller, self.kept = state["stage"], None, state.get("kept")
         known = asdict(self.tally).keys()
         self.tally = Tally(**{key: state["tally"][key] for key in known})
 

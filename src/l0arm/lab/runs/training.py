@@ -36,6 +36,7 @@ from l0arm.lab.runs.processes import (
     step_loss,
 )
 from l0arm.lab.runs.session import ALONE, Checkpointing, Session, Tally, new_session
+from l0arm.lab.runs.shrinking import begin_smaller
 from l0arm.lab.runs.stopping import stoppable
 from l0arm.lab.runs.trackers import TrackedRun, Trackers, check_trackers, tracking
 from l0arm.methods import Course
@@ -151,28 +152,31 @@ class Schedule:
         self, recipe: Recipe, session: Session, held_out: Labelled | None, preprocess: Preprocess
     ) -> None:
         self.recipe, self.session = recipe, session
-        self.course: Course | None = None
 
         def validate() -> float:
             assert held_out is not None
             return evaluate(session.trainee, *held_out, preprocess)[1]
 
-        if isinstance(session.trainee, Gated):
-            try:
-                self.course = Course(
-                    session.trainee,
-                    session.optimizer,
-                    recipe.training.epochs,
-                    validate=validate if held_out is not None else None,
-                )
-            except ValueError as error:
-                method = recipe.method.name
-                raise UserError(f"training.epochs: method '{method}': {error}") from None
+        self._validate = validate if held_out is not None else None
+        self.course: Course | None = None
+        self.follow()
+
+    def follow(self) -> None:
+        """Attach the course of the method to the network that takes the steps."""
+        network, optimizer = self.session.stepping
+        if not isinstance(network, Gated):
+            return
+        epochs = self.recipe.training.epochs
+        try:
+            self.course = Course(network, optimizer, epochs, validate=self._validate)
+        except ValueError as error:
+            method = self.recipe.method.name
+            raise UserError(f"training.epochs: method '{method}': {error}") from None
 
     def begin_epoch(self) -> None:
         """Enter the stage of the next epoch if it is new, and set rates and penalties."""
         session = self.session
-        for group in session.optimizer.param_groups:
+        for group in session.stepping[1].param_groups:
             group["lr"] = group["initial_lr"] * self.recipe.schedule.at(session.epoch)
         if self.course is not None:
             self.course.stage = session.stage
@@ -182,7 +186,7 @@ class Schedule:
     @property
     def lr(self) -> float:
         """The learning rate of the weights in the current epoch."""
-        groups = self.session.optimizer.param_groups
+        groups = self.session.stepping[1].param_groups
         return float(groups[0]["lr"]) if self.course is None else self.course.rates[0]
 
 
@@ -222,6 +226,7 @@ class _Loop:
         session, last = self.session, self.recipe.training.epochs
         while session.epoch < last:
             self._epoch()
+            session.write_back()
             if self.team.first:
                 self._record()
             session.tally = Tally()
@@ -265,9 +270,12 @@ class _Loop:
 
     def _epoch(self) -> None:
         session, training = self.session, self.recipe.training
+        if training.shrink and begin_smaller(session, self.recipe):
+            self.schedule.follow()
         self.schedule.begin_epoch()
-        self.step_loss = step_loss(session.trainee, self.team, training.draws)
-        session.trainee.train()
+        network, _ = session.stepping
+        self.step_loss = step_loss(network, self.team, training.draws)
+        network.train()
         order = torch.Generator().manual_seed(training.seed * 1_000_003 + session.epoch)
         parts = list(batches(len(self.data.train_images), training.batch, order))
         started = time.perf_counter()
@@ -277,6 +285,8 @@ class _Loop:
             session.tally.seconds += time.perf_counter() - started
             started = time.perf_counter()
             if self.meter is not None and number % max(1, len(parts) // SAMPLES) == 0:
+                if session.smaller is not None:
+                    session.smaller.working.write_gates()
                 flops = self.meter()
                 point = [float(session.steps), flops.training, flops.inference]
                 session.tally.by_step.append(point)
@@ -287,20 +297,21 @@ class _Loop:
     def _step(self, batch: Tensor, number: int) -> float:
         """One step of Eq. 8 on one minibatch. Returns the mean loss over all processes."""
         session, (share, count) = self.session, share_of(batch, self.team)
+        network, optimizer = session.stepping
         labels = self.data.train_labels[share]
         x, outputs = self.preprocess(self._images(share, number)), []
         criterion = self.data_loss(share, x, labels)
 
         def closure() -> Tensor:
             with precision_of(self.recipe.training, self.device):
-                logits = session.trainee(x).float()
+                logits = network(x).float()
             outputs.append(logits.detach())
             return criterion(logits)
 
-        session.optimizer.zero_grad(set_to_none=True)
+        optimizer.zero_grad(set_to_none=True)
         loss = self.step_loss(closure, count, self._shared_generator())
         loss._replace(total=session.scaler.scale(loss.total)).backward()
-        session.scaler.step(session.optimizer)
+        session.scaler.step(optimizer)
         session.scaler.update()
         check_scale(session.scaler)
         right = int((outputs[0].argmax(1) == labels).sum()) if count else 0

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
-from l0arm.gating import Norm
+from l0arm.gating import Borrow, Norm, Pick
 from l0arm.planning.atoms import Array, Atoms
 from l0arm.planning.space import Factor, Space, simplified
+
+INPUT = "an input of the model keeps its shape"
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,6 +32,32 @@ class Count:
 
 
 @dataclass(frozen=True, eq=False)
+class Size:
+    """A size that a call of a forward has among its arguments, and what it counts."""
+
+    module: str
+    place: str
+    argument: int
+    factor: Factor | None  # the labels of the dimension, and of those split off with it
+    dim: int
+
+
+@dataclass(frozen=True, eq=False)
+class Meeting:
+    """An operand without units that meets units: the pick that leaves closed ones out."""
+
+    pick: Pick  # its block is not known yet
+    atoms: Array  # along the dimension
+
+
+class Call(NamedTuple):
+    """A call with sizes or operands in the forward of a module, as written there."""
+
+    place: str
+    sizes: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
 class Split:
     """A dimension that a view splits into several, which must then be cut along one of them."""
 
@@ -48,6 +76,9 @@ class Trace:
     work: list[Work] = field(default_factory=list)
     counts: list[Count] = field(default_factory=list)
     splits: list[Split] = field(default_factory=list)
+    sizes: list[Size] = field(default_factory=list)
+    meetings: list[Meeting] = field(default_factory=list)
+    borrowed: dict[str, list[Borrow]] = field(default_factory=dict)  # by first name of the tensor
     norms: Mapping[str, Norm] = field(default_factory=dict)  # modules that may lose units
     normalised: list[tuple[Norm, Array]] = field(default_factory=list)  # over these positions
 
@@ -62,6 +93,9 @@ class Site:
         modules: Names of the modules it runs in, outermost first.
         shapes: Shapes of the tensors it returns.
         written: The operator with its literal sizes, e.g. ``view(-1, 112)``, for reasons.
+        call: The call of the forward that this operation is, if that has sizes.
+        operands: All values among its arguments.
+        parts: Of a slice: start and stop of all slices of this value along the same dimension.
     """
 
     trace: Trace
@@ -69,6 +103,9 @@ class Site:
     modules: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
     written: str = ""
+    call: Call | None = None
+    parts: tuple[tuple[int, int], ...] = ()
+    operands: tuple[Space, ...] = ()
 
     @property
     def atoms(self) -> Atoms:
@@ -94,6 +131,24 @@ class Site:
     def record_count(self, atoms: Array, attribute: str = "") -> None:
         """Record that the operation may depend on the number of these positions."""
         self.trace.counts.append(Count(self.modules, atoms, attribute))
+
+    def record_size(self, argument: int, x: Space, dim: int) -> None:
+        """Record that an argument of the call is the size of this dimension of a value."""
+        if self.call is not None and self.modules and argument < len(self.call.sizes):
+            place = (self.modules[-1], self.call.place, argument)
+            self.trace.sizes.append(Size(*place, x.at(dim), dim))
+
+    def picks(self, operand: Space, dim: int, atoms: Array) -> bool:
+        """Whether an operand without units along ``dim`` (< 0) can leave closed units out.
+
+        Constants and inputs can, where the call is known.
+        """
+        known = [n for n, own in enumerate(self.operands) if own is operand]
+        if self.call is None or not known or operand.fixed not in ("", INPUT) or not self.modules:
+            return False
+        pick = Pick(self.modules[-1], self.call.place, known[0], dim)
+        self.trace.meetings.append(Meeting(pick, atoms))
+        return True
 
     def passes_norm(self, x: Space, dims: set[int]) -> bool:
         """Whether units pass a mean over ``dims``, since a norm does it that may lose units.

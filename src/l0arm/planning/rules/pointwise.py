@@ -68,8 +68,9 @@ def combine(site: Site, operands: Sequence[Space], shape: tuple[int, ...]) -> Sp
     merged: list[Factor] = []
     for number, operand in enumerate(aligned):
         for factor in operand.factors:
-            for other in aligned[:number] + aligned[number + 1 :]:
-                factor = _beside(site, factor, other)
+            for place, other in enumerate(aligned):
+                if place != number:
+                    factor = _beside(site, factor, other, operands[place])
             merged = _merge(site, merged, factor)
     return Space(shape, tuple(merged), fixed=next((o.fixed for o in operands if o.fixed), ""))
 
@@ -81,9 +82,16 @@ def _aligned(space: Space, shape: tuple[int, ...]) -> Space:
     return space.moved(to, (1,) * shift + space.shape)
 
 
-def _beside(site: Site, factor: Factor, other: Space) -> Factor:
-    """The factor, not cut along dimensions that the other value fills without labels."""
+def _beside(site: Site, factor: Factor, other: Space, operand: Space) -> Factor:
+    """The factor, not cut along dimensions that the other value fills without labels.
+
+    ``other`` is the ``operand`` after broadcasting. Constants and inputs can lose positions.
+    """
     blocked = {d for d in factor.dims if other.shape[d] > 1 and other.at(d) is None}
+    if len(factor.dims) == 1 and blocked:
+        (dim,) = factor.dims
+        if site.picks(operand, dim - len(other.shape), factor.atoms):
+            return factor
     reason = f"{site.where} meets positions that are never cut"
     if other.fixed:
         reason += f" ({other.fixed})"

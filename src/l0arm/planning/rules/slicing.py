@@ -87,7 +87,9 @@ def split(site: Site, x: Space, sizes: Any, dim: int = 0) -> tuple[Space, ...]:
         _even_parts(site, x, dim, widths[0])
     stops = np.cumsum(widths).tolist()
     pieces = [part(site, x, dim, s - w, s) for s, w in zip(stops, widths, strict=True)]
-    for piece in pieces:
+    for number, piece in enumerate(pieces):
+        if isinstance(sizes, list | tuple) or number == 0:
+            site.record_size(number, piece, dim)
         for factor in piece.factors:
             if factor.dims == (dim,):
                 site.record_count(factor.atoms)
@@ -108,14 +110,22 @@ def glu(site: Site, x: Space, dim: int = -1) -> Space:
 def slice_(
     site: Site, x: Space, dim: int = 0, start: Any = None, stop: Any = None, step: int = 1
 ) -> Space:
-    """One of several equal parts shrinks with the others. Any other choice by number pins."""
+    """One of several equal parts shrinks with the others.
+
+    Unequal parts that make up the whole are left to the trial by values: queries, keys and values
+    of one projection. Any other choice by number pins.
+    """
     dim, size = dim % len(x.shape), x.shape[dim % len(x.shape)]
     if site.op == "narrow":
         stop = start + stop
     start, stop, step = slice(start, stop, step).indices(size)
     width = len(range(start, stop, step))
     if width < size and x.at(dim) is not None:
-        if width and step == 1 and size % width == 0 and start % width == 0:
+        starts, stops = [a for a, _ in site.parts], [b for _, b in site.parts]
+        is_split = [*starts, size] == [0, *stops] and len({b - a for a, b in site.parts}) > 1
+        if is_split and step == 1:
+            _record_ends(site, x, dim, (start, stop))
+        elif width and step == 1 and size % width == 0 and start % width == 0:
             _even_parts(site, x, dim, width)
         else:
             x = mixed(site.atoms, x, {dim}, f"{site.where} picks positions by number")
@@ -123,6 +133,22 @@ def slice_(
         kept = [f for f in x.factors if dim not in f.dims]
         return replace(x, shape=_resized(x.shape, dim, width), factors=tuple(kept))
     return part(site, x, dim, start, stop, step)
+
+
+def _record_ends(site: Site, x: Space, dim: int, ends: tuple[int, int]) -> None:
+    """Record what the ends of a slice count: the positions before them."""
+    written = () if site.call is None else site.call.sizes
+    size = x.shape[dim]
+    pairs = list(zip(written[::2], written[1::2], strict=False))
+    open_ends = {0: (0, -1), 1: (size, -1)}  # -1 stands for one that is not written
+    mine = [
+        number
+        for number, pair in enumerate(pairs)
+        if all(pair[n] == end or (end, pair[n]) == open_ends[n] for n, end in enumerate(ends))
+    ]
+    for n, end in enumerate(ends) if len(mine) == 1 else ():
+        if pairs[mine[0]][n] > 0:
+            site.record_size(2 * mine[0] + n, part(site, x, dim, 0, end), dim)
 
 
 @rule("aten.select")

@@ -18,7 +18,12 @@ Block = tuple[range, range]  # dimensions before and after with the same number 
 @rule("aten.view.default", "aten.reshape", "aten._unsafe_view", "aten._reshape_alias")
 def view(site: Site, x: Space, sizes: list[int], *strides: Any) -> Space:
     """A new shape. The sizes as written show which one is open (-1)."""
-    return reshape(site, x, site.shape, sizes)
+    result = reshape(site, x, site.shape, sizes)
+    if site.call is not None and list(site.call.sizes) == list(sizes):
+        for dim, size in enumerate(sizes):
+            if size != -1:
+                site.record_size(dim, result, dim)
+    return result
 
 
 @rule("aten.flatten", "aten.squeeze", "aten.unsqueeze", "aten.view_as", "aten.reshape_as")
@@ -31,7 +36,11 @@ def reshaped(site: Site, x: Space, *settings: Any) -> Space:
 def unflatten(site: Site, x: Space, dim: int, sizes: list[int]) -> Space:
     """One dimension split."""
     dim %= len(x.shape)
-    return reshape(site, x, site.shape, [*x.shape[:dim], *sizes])
+    result = reshape(site, x, site.shape, [*x.shape[:dim], *sizes])
+    for argument, size in enumerate(sizes):
+        if size != -1:
+            site.record_size(argument, result, dim + argument)
+    return result
 
 
 @rule("aten.permute", "aten.movedim.intlist")
@@ -66,6 +75,10 @@ def expand(site: Site, x: Space, *sizes: Any, **more: Any) -> Space:
         for axis in range(len(factor.dims)):
             site.record_count(line(factor, axis))
     moved = x.moved({d: d + shift for d in range(len(x.shape))}, site.shape)
+    if site.op == "expand" and sizes:
+        for dim, size in enumerate(sizes[0]):
+            if size != -1:
+                site.record_size(dim, moved, dim)
     return replace(moved, parameter=x.parameter and site.shape == x.shape)
 
 

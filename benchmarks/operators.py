@@ -1,0 +1,165 @@
+"""CPU time of single operators that a gated step could be built from, on one thread.
+
+    python -m benchmarks.operators cutting
+    python -m benchmarks.operators widths
+    python -m benchmarks.operators formats
+    python -m benchmarks.operators kernels
+
+``cutting``: ways to cut the weights of a linear layer and to put their gradient back. ``widths``:
+convolutions at widths that a draw leaves. ``formats``: the same in both memory formats.
+``kernels``: convolutions of many shapes, with the capacity of oneDNN's cache set at different
+times. Rows are interleaved: the median over rounds.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+CAPACITY = "ONEDNN_PRIMITIVE_CACHE_CAPACITY"
+
+
+def microseconds(
+    rows: dict[str, Callable[[], object]], rounds: int = 7, steps: int = 60
+) -> dict[str, float]:
+    """The median over rounds of each row."""
+    times: dict[str, list[float]] = {name: [] for name in rows}
+    for _ in range(rounds):
+        for name, call in rows.items():
+            call()
+            start = time.process_time()
+            for _ in range(steps):
+                call()
+            times[name].append(1e6 * (time.process_time() - start) / steps)
+    return {name: median(found) for name, found in times.items()}
+
+
+class OwnNode(torch.autograd.Function):
+    """Rows and columns of a weight, whose gradient is written into a buffer that is kept."""
+
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, rows: Tensor, columns: Tensor, full: Tensor) -> Tensor:
+        ctx.places = rows.numpy(), columns.numpy(), full.numpy()
+        return weight.index_select(0, rows).index_select(1, columns)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
+        rows, columns, full = ctx.places
+        full.fill(0.0)
+        wide = np.zeros((len(rows), full.shape[1]), full.dtype)
+        wide[:, columns] = gradient.numpy()
+        full[rows] = wide
+        return torch.from_numpy(full), None, None, None
+
+
+def cutting() -> None:
+    """300 x 784 weights, half of the rows and 0.8 of the columns open, 100 inputs."""
+    weight, x = torch.randn(300, 784, requires_grad=True), torch.randn(100, 784)
+    rows, columns = (torch.randperm(n)[:k].sort().values for n, k in ((300, 150), (784, 627)))
+    gradient, signal, full = torch.randn(150, 627), torch.randn(100, 150), torch.zeros(300, 784)
+    z = torch.zeros(784).index_fill_(0, columns, 1.0)
+    held = weight.detach()
+    tall = held.index_select(0, rows)
+    small, gathered, masked = tall.index_select(1, columns), x.index_select(1, columns), x * z
+
+    def nodes() -> None:
+        weight.grad = None
+        weight.index_select(0, rows).index_select(1, columns).backward(gradient)
+
+    def own_node() -> None:
+        weight.grad = None
+        OwnNode.apply(weight, rows, columns, full).backward(gradient)
+
+    _tell(
+        {
+            "cut rows": lambda: held.index_select(0, rows),
+            "cut columns": lambda: tall.index_select(1, columns),
+            "gather the input": lambda: x.index_select(1, columns),
+            "multiply the input by z": lambda: x * z,
+            "product, columns cut": lambda: gathered @ small.t(),
+            "product, columns left": lambda: masked @ tall.t(),
+            "weight gradient, columns cut": lambda: signal.t() @ gathered,
+            "weight gradient, columns left": lambda: signal.t() @ masked,
+            "cut and put back: nodes of index_select": nodes,
+            "cut and put back: an own node": own_node,
+        }
+    )
+
+
+def widths() -> None:
+    """5 x 5 convolutions of 100 images of 12 x 12, channels last."""
+    rows: dict[str, Callable[[], object]] = {}
+    for inputs, outputs in ((10, 25), (12, 24), (12, 28), (12, 32), (16, 25), (16, 32), (20, 50)):
+        x = torch.rand(100, inputs, 12, 12).contiguous(memory_format=torch.channels_last)
+        w = torch.rand(outputs, inputs, 5, 5)
+        y = F.conv2d(x, w)
+        rows[f"{inputs} to {outputs}, forward"] = lambda x=x, w=w: F.conv2d(x, w)
+        rows[f"{inputs} to {outputs}, backward"] = lambda x=x, w=w, y=y: _backward(x, w, y)
+    _tell(rows, steps=5)
+
+
+def formats() -> None:
+    """3 x 3 convolutions of 32 images at full width and at 0.7 of it, in both memory formats."""
+    rows: dict[str, Callable[[], object]] = {}
+    for inputs, outputs, side in ((16, 16, 32), (11, 11, 32), (32, 32, 16), (23, 22, 16)):
+        for name, kind in (("NCHW", torch.contiguous_format), ("last", torch.channels_last)):
+            x = torch.rand(32, inputs, side, side).contiguous(memory_format=kind)
+            w = torch.rand(outputs, inputs, 3, 3)
+            y = F.conv2d(x, w, padding=1)
+            row = f"{inputs} to {outputs}, {name}"
+            rows[f"{row}, forward"] = lambda x=x, w=w: F.conv2d(x, w, padding=1)
+            rows[f"{row}, backward"] = lambda x=x, w=w, y=y: _backward(x, w, y, 1)
+    _tell(rows, steps=3)
+
+
+def _backward(x: Tensor, w: Tensor, y: Tensor, padding: int = 0) -> object:
+    ones, zeros = [1, 1], [0, 0]
+    return torch.ops.aten.convolution_backward(
+        y, x, w, [len(w)], ones, [padding] * 2, ones, False, zeros, 1, [True, True, True]
+    )
+
+
+def kernels(when: str = "") -> None:
+    """500 shapes of 5 x 5 convolutions, four times: milliseconds each, per round."""
+    if not when:
+        for moment in ("never", "after torch is imported", "after a convolution"):
+            outside = {key: value for key, value in os.environ.items() if key != CAPACITY}
+            command = [sys.executable, "-m", "benchmarks.operators", "kernels", moment]
+            subprocess.run(command, check=True, env=outside)
+        return
+    if when == "after a convolution":
+        F.conv2d(torch.rand(32, 16, 16, 16), torch.rand(40, 16, 3, 3))
+    if when != "never":
+        os.environ[CAPACITY] = "16384"
+    generator, found = torch.Generator().manual_seed(0), []
+    shapes = torch.randint(0, 20, (500, 2), generator=generator).tolist()
+    for _ in range(4):
+        start = time.process_time()
+        for narrow, wide in shapes:
+            x = torch.rand(20, 5 + narrow // 2, 12, 12, requires_grad=True)
+            w = torch.rand(15 + wide, 5 + narrow // 2, 5, 5, requires_grad=True)
+            F.conv2d(x, w).sum().backward()
+        found.append(f"{1e3 * (time.process_time() - start) / len(shapes):.2f}")
+    print(f"capacity set {when}: {' '.join(found)} ms")
+
+
+def _tell(rows: dict[str, Callable[[], object]], steps: int = 60) -> None:
+    for name, found in microseconds(rows, steps=steps).items():
+        print(f"{name:42} {found:8.1f} us")
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    modes = {"cutting": cutting, "widths": widths, "formats": formats, "kernels": kernels}
+    modes[sys.argv[1]](*sys.argv[2:])

@@ -1,0 +1,326 @@
+"""Sizes that are written in a forward and count units, as C of ``reshape(B, N, C)``.
+
+C may be the width of the input, which stays, and count the positions of all heads, of which some
+are gone. No attribute could be patched. So the call itself is found again, by its place in the
+code of the forward, and its sizes are scaled before it runs.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import lru_cache
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from l0arm.gating.draw import Draw
+from l0arm.gating.group import Resize
+from l0arm.gating.layout import Layout
+
+SIZED = {  # functions with sizes, and the place of these among the arguments
+    **dict.fromkeys((Tensor.view, Tensor.reshape, torch.reshape, Tensor.expand), 1),
+    **dict.fromkeys((Tensor.split, torch.split, Tensor.split_with_sizes), 1),
+    **dict.fromkeys((Tensor.unflatten, torch.unflatten), 2),
+    Tensor.__getitem__: 1,  # the ends of slices
+}
+COMBINING = {  # functions that meet constants and inputs element by element
+    *("add", "__add__", "__radd__", "sub", "__sub__", "__rsub__", "mul", "__mul__", "__rmul__"),
+    *("div", "__truediv__", "baddbmm", "masked_fill", "where", "scaled_dot_product_attention"),
+}
+SPREAD = (Tensor.view, Tensor.reshape, Tensor.expand)  # these take view(2, 3) for view((2, 3))
+FILLED = (Tensor.view, Tensor.reshape, torch.reshape)  # the sizes must account for all elements
+KEYWORDS = ("shape", "size", "sizes", "split_size", "split_size_or_sections", "split_sizes")
+TORCH = str(Path(torch.__file__).parent / "_")[:-1]
+CALL = nn.Module._call_impl.__code__
+
+
+class Scale(NamedTuple):
+    """One size of a call: of ``units`` units that it counts, ``kept`` are left."""
+
+    argument: int
+    kept: int
+    units: int
+
+
+class Selection(NamedTuple):
+    """One operand of a call: only the positions of the units that are left."""
+
+    operand: int
+    dim: int
+    block: int
+    left: tuple[int, ...]
+    units: int
+
+
+Places = set[tuple[str, int]]  # calls and their arguments
+Scales = Mapping[str, tuple[Scale | Selection, ...]]  # by the place of the call
+
+
+class Resized:
+    """In the place of a module's ``forward``: the same, with sizes scaled and operands selected.
+
+    It is picklable and follows a deep copy of the module.
+
+    Args:
+        module: The module.
+        scales: What to change, by the place of the call.
+
+    Example:
+        >>> class Half(nn.Module):
+        ...     def forward(self, x):
+        ...         return x.reshape(2, 4)
+        >>> module = Half()
+        >>> place = "Half.forward+1:30"  # the first line after def, where the call ends
+        >>> module.forward = Resized(module, {place: (Scale(1, kept=1, units=2),)})
+        >>> module(torch.zeros(4)).shape
+        torch.Size([2, 2])
+    """
+
+    def __init__(self, module: nn.Module, scales: Scales) -> None:
+        self.module, self.scales = module, scales
+        self.own = vars(module).get("forward")  # of the module itself, not of its class
+
+    def install(self) -> Resized:
+        """Put it into its place."""
+        vars(self.module)["forward"] = self
+        return self
+
+    def remove(self) -> None:
+        """Give the module its own forward again."""
+        if self.own is None:
+            vars(self.module).pop("forward", None)
+        else:
+            vars(self.module)["forward"] = self.own
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        scales = self.scales_now()
+        if not scales:
+            return self._original(*args, **kwargs)
+        run = self._run
+        if torch.compiler.is_dynamo_compiling():  # as a decorator it would load the compiler
+            run = torch.compiler.disable(run)
+        return run(scales, args, kwargs)
+
+    def scales_now(self) -> Scales:
+        """The scales of this call."""
+        return self.scales
+
+    def _run(self, scales: Scales, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        mode = _Scaling(self.module, scales)
+        with mode:
+            output = self._original(*args, **kwargs)
+        missed = [place for place in scales if place not in mode.seen and _NOTES.get() is None]
+        if missed:
+            raise RuntimeError(
+                f"the forward of {type(self.module).__name__} does not run as it did when it was "
+                f"planned: '{missed[0]}' was not reached, where sizes count units; plan it in the "
+                "way and with the code that runs now"
+            )
+        return output
+
+    def _original(self, *args: Any, **kwargs: Any) -> Any:
+        if self.own is not None:
+            return self.own(*args, **kwargs)
+        return type(self.module).forward(self.module, *args, **kwargs)
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        own = self.own
+        return inspect.signature(own or type(self.module).forward.__get__(self.module))
+
+
+def scales_under(layout: Layout, draw: Draw, module: str | None = None) -> dict[str, Scales]:
+    """The scales that a draw asks for, by module (of one module, or all) and place."""
+    found: dict[str, dict[str, tuple[Scale | Selection, ...]]] = {}
+    for number, group in enumerate(layout.groups):
+        kept = draw.units_kept(number)
+        for part in (*group.resizes, *group.picks) if kept < group.units else ():
+            if module in (None, part.module):
+                places = found.setdefault(part.module, {})
+                change: Scale | Selection
+                if isinstance(part, Resize):
+                    change = Scale(part.argument, kept, group.units)
+                else:
+                    left = draw.units_left(number)
+                    change = Selection(part.operand, part.dim, part.block, left, group.units)
+                places[part.place] = (*places.get(part.place, ()), change)
+    return found
+
+
+_NOTES: ContextVar[Places | None] = ContextVar("scaled sizes", default=None)
+
+
+@contextmanager
+def noting_scaled() -> Iterator[Places]:
+    """Collect which sizes were scaled. Others fit already, or their calls are not reached.
+
+    Inside, calls that are not reached raise nothing.
+    """
+    found: Places = set()
+    token = _NOTES.set(found)
+    try:
+        yield found
+    finally:
+        _NOTES.reset(token)
+
+
+def _noted(place: str, argument: int) -> None:
+    notes = _NOTES.get()
+    if notes is not None:
+        notes.add((place, argument))
+
+
+class _Scaling(TorchFunctionMode):
+    """Scales the sizes of calls that the forward of one module makes itself."""
+
+    def __init__(self, module: nn.Module, scales: Scales) -> None:
+        super().__init__()
+        self.module, self.scales = module, scales
+        self.seen: set[str] = set()
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func in SIZED or func.__name__ in COMBINING:
+            place, caller = place_of(sys._getframe(1))
+            scales = self.scales.get(place)
+            # A module inside may have the same forward.
+            if scales and caller is not None and caller.f_locals.get("self") is self.module:
+                self.seen.add(place)
+                sizes = tuple(s for s in scales if isinstance(s, Scale))
+                picks = [s for s in scales if isinstance(s, Selection)]
+                args, kwargs = _selected(args, kwargs or {}, picks)
+                if sizes:
+                    args, kwargs = _scaled(func, args, kwargs, sizes, place)
+        return func(*args, **(kwargs or {}))
+
+
+HERE = _Scaling.__init__.__code__.co_filename
+
+
+def place_of(frame: FrameType | None) -> tuple[str, FrameType | None]:
+    """The place of a call in a module's forward, and the frame that called this forward.
+
+    The place has every call on the way from the forward, the innermost first, by the line in its
+    function and the column where it ends.
+    """
+    steps = []
+    while frame is not None and frame.f_code is not CALL:
+        code = frame.f_code
+        if not code.co_filename.startswith(TORCH) and code.co_filename != HERE:
+            steps.append(_position(code, frame.f_lasti))
+        frame = frame.f_back
+    return " < ".join(filter(None, steps)), frame
+
+
+@lru_cache(maxsize=4096)
+def _position(code: CodeType, instruction: int) -> str:
+    if code.co_name == "__torch_function__":  # another mode, on its way to the call
+        return ""
+    _, line, _, column = list(code.co_positions())[instruction // 2]
+    return f"{code.co_qualname}+{(line or 0) - code.co_firstlineno}:{column}"
+
+
+def sizes_of(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[int] | None:
+    """The sizes among the arguments of a call; None if there are none, as in ``view(dtype)``."""
+    if func is Tensor.__getitem__:
+        ends = [end for part in slices_in(args[1]) for end in (part.start, part.stop)]
+        known = [-1 if end is None else end for end in ends]
+        return known if any(type(end) is int for end in ends) else None
+    given = next((kwargs[key] for key in KEYWORDS if key in kwargs), None)
+    if given is None:
+        given = args[SIZED[func] :] if func in SPREAD else args[SIZED[func]]
+        if func in SPREAD and len(given) == 1 and isinstance(given[0], tuple | list):
+            given = given[0]
+    given = [given] if isinstance(given, int) else given
+    if not isinstance(given, tuple | list) or not all(isinstance(n, int) for n in given):
+        return None
+    return list(given)
+
+
+def slices_in(index: Any) -> list[slice]:
+    """The slices of an index, in order."""
+    parts = index if isinstance(index, tuple) else (index,)
+    return [part for part in parts if isinstance(part, slice)]
+
+
+def _scaled(
+    func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], scales: tuple[Scale, ...], place: str
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments with scaled sizes. Sizes that fit already come from what was cut."""
+    sizes = sizes_of(func, args, kwargs)
+    if sizes is None or (func in FILLED and math.prod(sizes) == args[0].numel()):
+        return args, kwargs
+    for argument, kept, units in scales:
+        if sizes[argument] != -1 and not (
+            func is Tensor.expand and _fits(args[0], sizes, argument)
+        ):
+            sizes[argument] = sizes[argument] * kept // units
+            _noted(place, argument)
+    if func is Tensor.__getitem__:
+        return (args[0], _with_ends(args[1], sizes)), kwargs
+    key = next((key for key in KEYWORDS if key in kwargs), None)
+    if key is not None:
+        whole = isinstance(kwargs[key], int)
+        return args, {**kwargs, key: sizes[0] if whole else sizes}
+    at = SIZED[func]
+    whole = func not in SPREAD and isinstance(args[at], int)
+    rest = () if func in SPREAD else args[at + 1 :]
+    return (*args[:at], sizes[0] if whole else sizes, *rest), kwargs
+
+
+def operands_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Tensor]:
+    """The tensors of a call, in order."""
+    return [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
+
+
+def _selected(
+    args: tuple[Any, ...], kwargs: dict[str, Any], picks: list[Selection]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments, with operands that have positions of closed units cut to those left."""
+    for operand, dim, block, left, units in picks:
+        tensors = operands_of(args, kwargs)
+        if operand >= len(tensors) or tensors[operand].dim() < -dim:
+            continue
+        whole = tensors[operand]
+        size = whole.shape[dim]
+        others = {t.shape[dim] for t in tensors if t.dim() >= -dim and t is not whole}
+        if size % (units * block) or size // units * len(left) not in others:
+            continue  # it was cut already, as the state of a loop after its first step
+        index = torch.tensor(left, device=whole.device)
+        rows = whole.unflatten(dim, (-1, units, block)).index_select(dim - 1, index)
+        new = rows.flatten(dim - 2, dim)
+        args = tuple(new if value is whole else value for value in args)
+        kwargs = {key: new if value is whole else value for key, value in kwargs.items()}
+    return args, kwargs
+
+
+def _fits(x: Tensor, sizes: list[int], argument: int) -> bool:
+    """Whether a size of ``expand`` is that of the dimension."""
+    dim = argument - (len(sizes) - x.dim())
+    return dim >= 0 and sizes[argument] == x.shape[dim]
+
+
+def _with_ends(index: Any, ends: list[int]) -> Any:
+    """An index whose slices have other ends; those that were left open stay so."""
+    rest = iter(ends)
+
+    def moved(part: Any) -> Any:
+        if not isinstance(part, slice):
+            return part
+        new = [
+            None if old is None else end
+            for old, end in zip((part.start, part.stop), rest, strict=False)
+        ]
+        return slice(*new, part.step)
+
+    return tuple(map(moved, index)) if isinstance(index, tuple) else moved(index)

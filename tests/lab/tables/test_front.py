@@ -1,0 +1,73 @@
+"""The front: medians of seeds, rows that papers print, and what no other point dominates."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from l0arm.lab.errors import UserError
+from l0arm.lab.plots import pareto_front
+from l0arm.lab.recipes.recipe import load_recipe
+from l0arm.lab.tables.front import FrontPoint, front_points, undominated
+
+
+def write_run(root: Path, folder: str, name: str, seed: int, rate: float, right: float) -> None:
+    path = root / folder / f"seed-{seed}"
+    path.mkdir(parents=True)
+    recipe = load_recipe(name, [f"training.seed={seed}"]).model_dump(mode="json")
+    (path / "recipe.json").write_text(json.dumps(recipe))
+    result = {"prune_rate": rate, "test_accuracy": right, "gates": {}}
+    (path / "result.json").write_text(json.dumps(result))
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    for seed, (rate, right) in enumerate([(90.0, 98.5), (92.0, 98.1), (91.0, 98.3)]):
+        write_run(tmp_path, "mlp-l0-arm", "mlp-l0-arm", seed, rate, right)
+    write_run(tmp_path, "mlp-l0-arm-control", "mlp-l0-arm-control", 0, 33.0, 99.9)
+    write_run(tmp_path, "mlp-dense", "mlp-dense", 0, 0.0, 99.9)
+    write_run(tmp_path, "mine", "lenet5-l0-best", 0, 99.9, 99.9)
+    return tmp_path
+
+
+def test_a_folder_is_a_point_with_the_median_seed(root: Path) -> None:
+    here = [point for point in front_points([root]) if point.source == "here"]
+    lenet, mlp = here
+    assert (mlp.method, mlp.name, mlp.left, mlp.accuracy) == ("l0-arm", "mlp-l0-arm", 9.0, 98.3)
+    assert len(mlp.seeds) == 3
+    assert (lenet.method, lenet.name) == ("l0-best", "mine")
+
+
+def test_quoted_rows_are_those_of_table_2_and_vibnet(root: Path) -> None:
+    quoted = {p.name: p for p in front_points([root]) if p.source == "quoted"}
+    assert quoted["lenet5-bc-ghs"].left == pytest.approx(0.64)
+    assert quoted["mlp-vibnet"].accuracy == 98.4
+    assert not any(name.startswith("wrn") or "control" in name for name in quoted)
+
+
+def test_a_point_that_is_better_in_both_dominates(root: Path) -> None:
+    best = undominated(front_points([root]))
+    assert [p.name for p in best if p.network.startswith("LeNet")] == ["mine"]
+    mlp = [p for p in best if p.network.startswith("MLP")]
+    assert [p.name for p in mlp] == ["mlp-vibnet", "mlp-l0-hc"]  # quoted; l0-arm is worse than one
+
+
+def test_points_of_two_networks_do_not_compete() -> None:
+    points = [FrontPoint(n, "m", n, "here", left, 98.0) for n, left in (("a", 1.0), ("b", 2.0))]
+    assert undominated(points) == points
+
+
+def test_the_picture_has_a_mark_for_every_point_and_prune_rates_grow_to_the_right(
+    root: Path,
+) -> None:
+    points = [p for p in front_points([root]) if p.network.startswith("MLP")]
+    (axes,) = pareto_front(points, undominated(points)).axes
+    marks = [line for line in axes.lines if line.get_marker() not in (".", "None", "")]
+    assert len(marks) == len(points)
+    left, right = axes.get_xlim()
+    assert left > right > 0
+
+
+def test_a_folder_that_is_missing_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no folder of runs at"):
+        front_points([tmp_path / "nosuch"])
