@@ -9,10 +9,11 @@ import torch.nn.functional as F
 from tests.helpers.enumeration import patterns
 from torch import Tensor, nn
 
-from l0arm import ConstantObjective, Course, Gated, NonFiniteLoss, sparsify
+from l0arm import ConstantObjective, Course, Gated, NonFiniteLoss, plan, sparsify
 from l0arm.estimators import ESTIMATORS
 from l0arm.gating.constancy import PATIENCE
 from l0arm.models import MLP, WideResNet
+from l0arm.pruning import decide
 
 pytestmark = pytest.mark.filterwarnings("ignore::l0arm.EmptyGroupWarning")
 
@@ -271,3 +272,54 @@ def test_gates_learn_which_unit_counts_from_the_number_of_errors() -> None:
         loss.backward()
         optimizer.step()
     assert gated.deterministic().ne(0).tolist() == [True, False, False]
+
+
+class Block(nn.Module):
+    """Attention and an MLP of a decoder, each with a norm before it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norms = nn.ModuleList([nn.LayerNorm(8), nn.LayerNorm(8)])
+        self.qkv, self.out = nn.Linear(8, 24, bias=False), nn.Linear(8, 8, bias=False)
+        self.up, self.down = nn.Linear(8, 12), nn.Linear(12, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows, length = x.shape[:2]
+        q, k, v = self.qkv(self.norms[0](x)).view(rows, length, 3, -1, 4).permute(2, 0, 3, 1, 4)
+        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(mixed.transpose(1, 2).reshape(rows, length, -1))
+        return x + self.down(F.gelu(self.up(self.norms[1](x))))
+
+
+@pytest.mark.filterwarnings("ignore::l0arm.BudgetWarning")  # one step, not a whole training
+def test_heads_units_stream_and_depth_of_a_frozen_decoder() -> None:
+    """The gradient is that with a backward pass, and the compact network equals the gated one."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(10, 8), Block(), Block(), nn.LayerNorm(8), nn.Linear(8, 10))
+    model.requires_grad_(False).eval()
+    ids, found = torch.randint(10, (3, 6)), []
+    groups = plan(model, ids, stream=True, depth=True)
+    assert sorted(group.units for group in groups.groups if group.norms) == [8]  # the stream
+    assert any(group.branches for group in groups.groups)
+    others = [g.units for g in groups.groups if not (g.norms or g.branches)]
+    assert sorted(others) == [2, 2, 12, 12]  # heads and MLP units
+    for backward in (True, False):
+        torch.manual_seed(1)  # of the first phi
+        gated = sparsify(model, groups, initial=0.7, budget={"flops": "60%"}, example_inputs=ids)
+        draws = torch.Generator().manual_seed(2)
+        loss = gated.loss(
+            lambda g=gated: F.cross_entropy(g(ids)[:, :-1].flatten(0, 1), ids[:, 1:].flatten()),
+            draws,
+            backward=backward,
+        )
+        loss.total.backward()
+        found.append(gated.phi.grad.clone())
+        if not backward:
+            z = decide(gated)
+            small = gated.compact()
+            with gated.drawn(z), torch.no_grad():
+                torch.testing.assert_close(small(ids), gated(ids), rtol=0, atol=1e-5)
+            assert float(gated.budget.cost(z.double()) / gated.budget.cost.dense) <= 0.6
+        gated.release()
+    assert found[0].abs().sum() > 0
+    torch.testing.assert_close(*found, rtol=0, atol=0)
