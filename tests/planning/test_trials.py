@@ -19,7 +19,9 @@ class Fixed(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         hidden = self.up(x)
-        return x + self.down(hidden.view(-1, 12) if self.fixed else hidden).relu()
+        return (
+            x + self.down(hidden.view_as(x.new_empty(len(x), 12)) if self.fixed else hidden).relu()
+        )
 
 
 class Stack(nn.Module):

@@ -37,7 +37,7 @@ class Working:
         >>> whole = l0arm.sparsify(l0arm.models.MLP((6, 5, 3)), lam=0.0)
         >>> working = Working(whole, torch.arange(11) % 2 == 0)
         >>> [group.units for group in working.gated.groups]
-        [3, 2]
+        [3, 3]
         >>> _ = working.gated.phi.data.fill_(2.0)
         >>> working.write_gates()
         >>> (whole.phi == 2.0).int().tolist()

@@ -107,6 +107,8 @@ def capture(model: nn.Module, example_inputs: Inputs) -> ExportedProgram:
 
 def _refuse_cache(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
     """A decoder of transformers returns the keys and values of its attention for the next token."""
+    if not getattr(getattr(model, "config", None), "use_cache", False):
+        return
     output: Any = ()
     with suppress(Exception):  # whatever a forward raises; the export reports it
         output = model(*args, **kwargs)

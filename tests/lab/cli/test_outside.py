@@ -34,7 +34,7 @@ def test_the_method_of_the_page_trains_and_is_evaluated(toy: Cli, tmp_path: Path
     ended = toy(f"train mlp-l0-arm {{quick}} --method {NAME} --set method.lam=0.5")
     assert ended.code == 0, ended.err
     recipe = json.loads((tmp_path / RUN / "recipe.json").read_text())
-    assert recipe["method"] == {"name": NAME, "lam": 0.5, "options": {}}
+    assert recipe["method"] == {"name": NAME, "lam": 0.5, "initial": None, "options": {}}
     assert (recipe["paper"], recipe["control"]) == (None, None)  # it is no row of the paper
     assert recipe["title"].endswith(f", with method {NAME}")
     facts = json.loads(toy(f"evaluate {RUN} --method {NAME} --json").out)

@@ -82,7 +82,7 @@ def test_other_settings_want_another_folder(cli: Cli) -> None:
         ("figure fig2", "no run to draw fig2 from; train one (l0arm train lenet5-l0-arm)"),
         ("report nowhere", "no recipe.json in nowhere"),
         ("reproduce table9", "nothing to reproduce as 'table9'; there are table2, table3"),
-        ("bench --only lenet", "nothing to measure as 'lenet'; did you mean 'lenet5'?"),
+        ("bench --only lenet", "nothing to measure as 'lenet'; did you mean 'lenet5'"),
         ("recipes vgg*", "no recipe matches 'vgg*'"),
     ],
 )

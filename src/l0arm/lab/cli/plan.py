@@ -62,14 +62,15 @@ def plan(
 
     This imports MODULE (also from the current folder) and calls FACTORY without arguments, so it
     runs that code: name only code that you trust. Inputs are random numbers (integers: 0 or 1).
-    Plan.from_json reads what --json prints. --html draws the network as a graph, with the groups
-    in colours, into one file. Otherwise nothing is written. A terminal shows the progress.
+    Plan.from_json reads what --json prints. A terminal shows the progress.
+
+    Writes nothing without --html, which draws the network as a graph into one file.
 
     Examples:
 
         l0arm plan torchvision.models:resnet50 --input 1,3,224,224
         l0arm plan mynets:net --input 1,16 --dtype int64 --exclude 'head*' --json
-        l0arm plan mynets:net --input 1,16 --dtype int64 --stream --depth --html plan.html
+        l0arm plan mynets:net --input 1,16 --dtype int64 --stream --html plan.html
     """
     args, kwargs = _inputs(shapes, dtype or ["float32"])
     if time_limit is not None and not time_limit > 0:
