@@ -5,6 +5,7 @@ Only numbers, tensors and text are exchanged, never pickled objects.
 
 from __future__ import annotations
 
+import atexit
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,6 +16,12 @@ from torch import Tensor
 from torch import distributed as dist
 
 BROKEN = re.compile("gloo|nccl|connection|socket|peer|timed? ?out", re.IGNORECASE)
+
+# DistributedDataParallel frees its reducer without giving up the interpreter lock. If that frees
+# the process group too, it waits for gloo's thread, which after a broken connection waits for the
+# lock to free its tensors: the process hangs instead of ending. So the groups outlive the reducer.
+_LEFT: list[dist.ProcessGroup] = []
+atexit.register(_LEFT.clear)
 
 
 class NoBackend(RuntimeError):
@@ -138,6 +145,8 @@ def launched_team() -> Iterator[Team]:
     gpus = torch.cuda.is_available() and dist.is_nccl_available()
     with noticing_lost_processes():
         dist.init_process_group("cpu:gloo,cuda:nccl" if gpus else "gloo")
+    if dist.group.WORLD is not None:
+        _LEFT.append(dist.group.WORLD)
     try:
         yield Team.here()
     finally:
