@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 import l0arm
 from l0arm.costs.budget import BudgetWarning
+from l0arm.costs.tracking import follow_target
 from l0arm.pruning import SCORES, decide, start_from
-from l0arm.pruning.tracking import follow_target
 
 GENERATOR = torch.Generator().manual_seed(0)
 X = torch.randn(200, 8, generator=GENERATOR)

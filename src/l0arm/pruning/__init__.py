@@ -5,6 +5,7 @@ are public too: ``SCORES`` and ``start_from`` (rank), ``Rounds`` or ``Budget.sch
 ``follow_target`` (learn), ``decide`` and ``l0arm.compact`` (cut), ``Taught`` (tune).
 """
 
+from l0arm.costs.tracking import follow_target
 from l0arm.pruning._prune import prune
 from l0arm.pruning.deciding import decide
 from l0arm.pruning.result import Costs, PruneResult
@@ -12,7 +13,6 @@ from l0arm.pruning.rounds import Rounds
 from l0arm.pruning.scores import SCORES, Score, start_from
 from l0arm.pruning.stages import Choice, Pruning
 from l0arm.pruning.teaching import Taught
-from l0arm.pruning.tracking import follow_target
 
 __all__ = [
     "SCORES",

@@ -14,13 +14,13 @@ import torch
 from torch import Tensor, nn
 
 from l0arm.compaction import compact
+from l0arm.costs.tracking import follow_target
 from l0arm.distributed import Team
 from l0arm.gating import Gated, Loss
 from l0arm.methods._l0_best import saturating_phi
 from l0arm.pruning.deciding import decide
 from l0arm.pruning.rounds import Rounds
 from l0arm.pruning.scores import SCORES, Score, start_from
-from l0arm.pruning.tracking import follow_target
 
 WARM_UP = 0.05  # of all steps: the learning rate grows linearly
 TRACKED = 200  # steps at which the expected cost is put back to its target
