@@ -32,6 +32,7 @@ SCOPES: dict[str, dict[str, bool]] = {
     "global": {"global_pruning": True},  # one ranking of all units
     "uniform": {"global_pruning": False},  # the same ratio in every layer, the default there
     "isomorphic": {"global_pruning": True, "isomorphic": True},  # one for each kind of layer
+    "heads": {"global_pruning": True, "prune_num_heads": True, "prune_head_dims": False},
 }
 
 
@@ -49,6 +50,10 @@ def pruner(
     scope: str = "global",
 ) -> Any:
     """A pruner of Torch-Pruning for one of our networks. The last layer stays."""
+    if isinstance(importance, tp.importance.BNScaleImportance) and not any(
+        isinstance(m, nn.BatchNorm2d) for m in model.modules()
+    ):
+        raise ValueError("the network has no batch norm")
     heads = {
         layer: m.heads
         for m in model.modules()
@@ -61,6 +66,7 @@ def pruner(
         importance=importance,
         pruning_ratio=ratio,
         **SCOPES[scope],
+        head_pruning_ratio=ratio if scope == "heads" else 0.0,
         ignored_layers=[last_linear(model)],
         num_heads=heads,
         in_channel_groups={},

@@ -15,20 +15,24 @@ from l0arm.files import write_text
 NAMES = {
     "l0arm": "l0arm.prune",
     "l0arm-rounded": "l0arm.prune, round_to=8",
+    "l0arm-fast": "l0arm.prune, 40 % of the time too, round_to=8",
     "l0arm-teacher": "l0arm.prune, teacher=0.5",
     "l0arm-gates": 'l0arm.prune, choice="gates"',
     "taylor": "Torch-Pruning, Taylor",
     "l1": "Torch-Pruning, L1",
     "taylor-teacher": "Torch-Pruning, Taylor, with our teacher",
     "taylor-isomorphic": "Torch-Pruning, Taylor, isomorphic",
+    "taylor-heads": "Torch-Pruning, Taylor, whole heads",
     "taylor-uniform": "Torch-Pruning, Taylor, same ratio everywhere",
     "l1-uniform": "Torch-Pruning, L1, same ratio everywhere",
-    "group-norm": "Torch-Pruning, group norm",
+    "group-norm": "Torch-Pruning, group norm, sparse learning",
     "bn": "Torch-Pruning, BN scale",
+    "bn-sparse": "Torch-Pruning, BN scale, sparse learning",
     "random": "random units",
     "narrow": "narrower, from scratch",
     "dense": "dense, trained further",
 }
+PLOTTED = ("l0arm", "taylor", "l1", "group-norm", "bn", "random", "narrow")
 Rows = dict[tuple[str, str, float], list[dict[str, Any]]]
 
 
