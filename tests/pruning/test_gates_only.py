@@ -130,3 +130,60 @@ def test_a_loss_that_is_no_finite_number_is_refused(value: Any) -> None:
 
     with pytest.raises(ValueError, match="must be a finite number"):
         pruned(network(), loss)
+
+
+@pytest.fixture(scope="module")
+def decoder() -> tuple[nn.Module, l0arm.Plan, Tensor]:
+    """A small Llama with random weights, planned with its stream and its branches."""
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 4}
+    config = transformers.LlamaConfig(vocab_size=32, **sizes, **heads)
+    model = transformers.LlamaForCausalLM(config).eval().requires_grad_(False)
+    ids = torch.randint(0, 32, (2, 8))
+    kwargs = {"input_ids": ids, "use_cache": False}
+    return model, l0arm.plan(model, (), kwargs, stream=True, depth=True), ids
+
+
+def of_next_token(model: nn.Module, batch: Tensor) -> Tensor:
+    loss: Tensor = model(input_ids=batch, labels=batch, use_cache=False).loss
+    return loss
+
+
+def test_heads_units_stream_and_depth_of_a_frozen_decoder_are_chosen_together(
+    decoder: tuple[nn.Module, l0arm.Plan, Tensor],
+) -> None:
+    model, plan, ids = decoder
+    options: dict[str, Any] = {"plan": plan, "steps": 150, "seed": 0, "quiet": True}
+    options |= {"example_inputs": (), "example_kwargs": {"input_ids": ids, "use_cache": False}}
+    result = l0arm.prune(model, [ids], of_next_token, budget="50%", train="gates", **options)
+    assert 0.4 < result.small.parameters / result.dense.parameters <= 0.5
+    kinds = {group.name for group in plan.groups}
+    assert {"depth", "model.embed_tokens", "model.layers.0.mlp.gate_proj"} <= kinds
+    assert result.certificate is not None
+    width = result.model.model.embed_tokens.weight.shape[1]  # type: ignore[union-attr]
+    kept = model.model.embed_tokens.weight.T.tolist()  # type: ignore[union-attr,operator]
+    rows = result.model.model.embed_tokens.weight.T.tolist()  # type: ignore[union-attr,operator]
+    assert width < 16
+    assert all(row in kept for row in rows)  # no weight was changed
+
+
+def test_scores_that_are_slopes_are_refused_for_a_stream(
+    decoder: tuple[nn.Module, l0arm.Plan, Tensor],
+) -> None:
+    model, plan, ids = decoder
+    trained = type(model)(model.config)
+    options: dict[str, Any] = {"plan": plan, "steps": 30, "quiet": True, "example_inputs": ()}
+    options["example_kwargs"] = {"input_ids": ids, "use_cache": False}
+    for choice in ("scores", "gates"):
+        with pytest.raises(ValueError, match=r"no slope in its gates.* scores='activation'"):
+            l0arm.prune(trained, [ids], of_next_token, budget="50%", choice=choice, **options)
+
+
+def test_a_plan_has_its_own_patterns() -> None:
+    model = network()
+    plan = l0arm.plan(model, X[:2])
+    with pytest.raises(ValueError, match="its own include and exclude"):
+        pruned(model, plan=plan, exclude=("0",))
+    assert pruned(model, plan=plan).architecture == pruned(model).architecture

@@ -18,12 +18,20 @@ from l0arm.gating import Gated
 from l0arm.gating.cutting import copy_model
 from l0arm.gating.synchrony import several_processes
 from l0arm.metrics import architecture
-from l0arm.planning import plan
+from l0arm.planning import Plan
+from l0arm.planning import plan as make_plan
 from l0arm.pruning.processes import check_joined, share_certificate
 from l0arm.pruning.result import PruneResult, compared, score_of
 from l0arm.pruning.resuming import SAVES, Checkpoints, digest_of
 from l0arm.pruning.scores import Score
-from l0arm.pruning.stages import LEARN, Choice, Pruning, learning_steps, score_named
+from l0arm.pruning.stages import (
+    LEARN,
+    Choice,
+    Pruning,
+    check_slopes,
+    learning_steps,
+    score_named,
+)
 from l0arm.pruning.stream import preserved_randomness, unchanged_if_refused
 from l0arm.pruning.task import Criterion, Step, Task, check_loss
 from l0arm.pruning.teaching import Taught
@@ -54,6 +62,7 @@ def prune(
     example_kwargs: Mapping[str, Any] | None = None,
     include: Sequence[str] = (),
     exclude: Sequence[str] = (),
+    plan: Plan | None = None,
     seed: int | None = None,
     checkpoint: str | Path | None = None,
     checkpoint_every: int | None = None,
@@ -100,7 +109,9 @@ def prune(
             weights are trained in between. ``"gates"``: gates are learned by ``method``, from a
             start by ``scores``. ``docs/peers.md`` compares both with other tools.
         scores: How units are ranked: a name in ``l0arm.pruning.SCORES``, or a function. With
-            ``choice="gates"`` it may be None: then all gates start at 0.95.
+            ``choice="gates"`` it may be None: then all gates start at 0.95. Units of a residual
+            stream and whole branches have no slopes: take ``choice="gates"`` with
+            ``"activation"`` or ``"magnitude"``.
         teacher: Weight of the dense network as a teacher of the small one, from 0 to 1:
             ``(1 - teacher) loss + teacher * KL`` of the class probabilities at temperature 4. It
             acts where ``loss`` is a function of (output, target), the targets are class numbers and
@@ -112,6 +123,8 @@ def prune(
         example_kwargs: Keyword arguments of that call.
         include: Patterns of modules to gate, as for ``plan``. Empty: all.
         exclude: Patterns of modules to leave alone.
+        plan: What can be cut, from ``l0arm.plan(model, ...)``: with its residual stream
+            (``stream=True``) or whole branches (``depth=True``), for instance. None: planned here.
         seed: Seed of the random numbers. None: the global ones are used.
         checkpoint: A folder for checkpoints. If it has some of the same call, that call goes on
             where it was, with the same result bit for bit (on the CPU). Give a ``seed`` too.
@@ -163,7 +176,7 @@ def prune(
             dense_score = score_of(dense.eval(), validate)
         example = Example.of(example_inputs, example_kwargs) or task.example()
         example = example.map(lambda tensor: tensor.to(device))
-        gated = _gated(twin, example, method, budget, include, exclude)
+        gated = _gated(twin, example, method, budget, include, exclude, plan, score)
         gated.width_multiple = round_to
         weights = (optimizer or _sgd)(_trained(twin, tunes=learning < task.steps))
         run = Training(
@@ -256,11 +269,16 @@ def _gated(
     budget: BudgetLike,
     include: Sequence[str],
     exclude: Sequence[str],
+    planned: Plan | None,
+    score: Score | None,
 ) -> Gated:
     """The gated network, with its budget."""
-    options: dict[str, Any] = {"include": tuple(include)} if include else {}
-    planned = plan(model, example.args, example.kwargs, exclude=tuple(exclude), **options)
-    return sparsify(
+    if planned is not None and (include or exclude):
+        raise ValueError("a plan has its own include and exclude; pass them to l0arm.plan")
+    if planned is None:
+        options: dict[str, Any] = {"include": tuple(include)} if include else {}
+        planned = make_plan(model, example.args, example.kwargs, exclude=tuple(exclude), **options)
+    gated = sparsify(
         model,
         planned,
         method,
@@ -269,6 +287,9 @@ def _gated(
         initial=0.95,
         budget=budget,
     )
+    if score is not None:
+        check_slopes(gated, score)
+    return gated
 
 
 def _rates(optimizer: torch.optim.Optimizer) -> str:

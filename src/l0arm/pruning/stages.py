@@ -17,9 +17,10 @@ from l0arm.compaction import compact
 from l0arm.costs.tracking import follow_target
 from l0arm.distributed import Team
 from l0arm.gating import Gated, Loss
+from l0arm.gating.validation import way_out, why_binary
 from l0arm.methods._l0_best import saturating_phi
 from l0arm.pruning.deciding import decide
-from l0arm.pruning.rounds import Rounds
+from l0arm.pruning.rounds import SUMMED, Rounds
 from l0arm.pruning.scores import SCORES, Score, start_from
 
 WARM_UP = 0.05  # of all steps: the learning rate grows linearly
@@ -111,6 +112,8 @@ class Pruning:
         self.learning = learning_steps(steps, share, tunes=backward)
         self.backward = backward
         score = score_named(scores)
+        if choice == "scores":
+            check_slopes(gated, score)
         self.rounds = Rounds(gated, self.learning, score) if choice == "scores" else None
         self.anneal, self.cuts, self.scaler = anneal, cuts, scaler
         self.step = 0  # optimizer steps that were made
@@ -149,7 +152,9 @@ class Pruning:
         """
         if self.rounds is not None:
             raise ValueError("rank is for choice='gates'; choice='scores' ranks by itself")
-        scores = score_named(score)(self.gated, losses)
+        score = score_named(score)
+        check_slopes(self.gated, score)
+        scores = score(self.gated, losses)
         team = Team.here(str(scores.device))
         if team.size > 1:
             scores = team.stacked(scores.to(team.device)).mean(0).to(scores)
@@ -307,3 +312,18 @@ def score_named(score: Score | str) -> Score:
     if score not in SCORES:
         raise ValueError(f"unknown scores {score!r}; there are {', '.join(sorted(SCORES))}")
     return SCORES[score]
+
+
+def check_slopes(gated: Gated, score: Score) -> None:
+    """Refuse scores that are slopes of the loss in gates which have none.
+
+    Raises:
+        ValueError: If a group closes units where they are made, as the residual stream does.
+    """
+    if score in SUMMED and gated.layout.twice:
+        group = gated.layout.groups[next(iter(gated.layout.twice))]
+        raise ValueError(
+            f"group '{group.name}' {why_binary(group)}, so the loss has no slope in its gates for "
+            "scores='fisher' or 'first-order'; take choice='gates' with scores='activation' or "
+            f"'magnitude', or {way_out(group)}"
+        )
