@@ -85,15 +85,15 @@ def plot(rows: Rows, file: Path) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(2, 2, figsize=(10, 7.5), layout="constrained")
+    figure, axes = pyplot.subplots(2, 2, figsize=(10, 8.5), layout="constrained")
     for axis, task in zip(axes.flat, TASKS.values(), strict=True):
-        for number, (method, name) in enumerate(NAMES.items()):
+        for number, method in enumerate(PLOTTED):
             points = []
             for budget in (0.125, 0.25, 0.5):
                 scores = [
                     r["score"] for r in rows.get((task.name, method, budget), []) if "score" in r
                 ]
-                if scores and method != "dense":
+                if scores:
                     middle = mean(scores)
                     points.append(
                         (100 * budget, middle, middle - min(scores), max(scores) - middle)
@@ -103,11 +103,14 @@ def plot(rows: Rows, file: Path) -> None:
                 strong = method == "l0arm"
                 axis.errorbar(
                     *(x, y, (low, high)),
-                    label=name,
+                    label=NAMES[method],
                     marker="osv^D<>P"[number % 8],
                     linewidth=2.5 if strong else 1.2,
                     capsize=3,
                 )
+        further = [r["score"] for r in rows.get((task.name, "dense", 0.25), []) if "score" in r]
+        if further:
+            axis.axhline(mean(further), color="grey", linewidth=1, label=NAMES["dense"])
         axis.set_xscale("log")
         axis.set_xticks((12.5, 25, 50), ("12.5", "25", "50"))
         axis.minorticks_off()
@@ -115,7 +118,7 @@ def plot(rows: Rows, file: Path) -> None:
         axis.set_xlabel("MACs left, % of dense")
         axis.set_ylabel("test perplexity" if task.is_text else "test accuracy, %")
         axis.grid(alpha=0.3)
-    axes.flat[0].legend(fontsize=8)
+    figure.legend(*axes.flat[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
     figure.savefig(file, dpi=110)
     pyplot.close(figure)
 
