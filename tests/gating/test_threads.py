@@ -439,6 +439,30 @@ def test_a_thread_that_goes_on_is_waited_for(monkeypatch: pytest.MonkeyPatch) ->
     thread.end()
 
 
+def test_turns_of_other_threads_are_waited_for() -> None:
+    """Copies and state dicts take turns, but call no module."""
+    turn = Turn()
+
+    class Busy:
+        """A lock that another thread gets first, three times, when the main thread asks."""
+
+        refusals = 3
+
+        def acquire(self, timeout: float) -> bool:
+            if threading.current_thread() is not threading.main_thread() or not self.refusals:
+                return True
+            self.refusals -= 1
+            in_another_thread(lambda: (turn.take(lambda: 0), turn.give_back()))
+            return False
+
+        def _is_owned(self) -> bool:
+            return False
+
+    turn._lock = Busy()
+    turn.take(lambda: 0)
+    assert (turn.mine, turn._lock.refusals, turn.taken) == (True, 0, 4)
+
+
 def test_an_interrupt_while_waiting_leaves_the_other_thread_alone() -> None:
     gated, x, waiting = gate(), inputs(1), threading.Event()
     expected = evaluated(gated, x)

@@ -1,13 +1,15 @@
 """Run in a child process: layers at widths 1 to 17 in both memory formats, against float64.
 
-``python -m tests.helpers.kernel_sweep SEED`` prints the name of a case, then, once it was computed,
-the largest relative error of outputs and gradients. A crash leaves the name without a figure.
+``python -m tests.helpers.kernel_sweep SEED FIRST`` prints the name of a case, and, once computed,
+the largest relative error of outputs and gradients. A crash or a hang ends the process, and leaves
+the name without a figure. A third argument, ``unguarded``, leaves the library's guard out.
 """
 
 from __future__ import annotations
 
 import copy
 import random
+import signal
 import sys
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -27,6 +29,7 @@ ADAPTIVE_MAX = {1: nn.AdaptiveMaxPool1d, 2: nn.AdaptiveMaxPool2d, 3: nn.Adaptive
 BATCH = {1: nn.BatchNorm1d, 2: nn.BatchNorm2d, 3: nn.BatchNorm3d}
 INSTANCE = {1: nn.InstanceNorm1d, 2: nn.InstanceNorm2d, 3: nn.InstanceNorm3d}
 SHAPE = {1: (32, 24), 2: (64, 8), 3: (8, 6)}  # images of a batch, and their side
+CPU, WALL = 60, 3600  # seconds for one layer, after which it hangs; the machine may be busy
 REPEATS = 2  # a kernel that writes outside of its memory need not fail the first time
 
 
@@ -112,7 +115,7 @@ def results(layer: nn.Module, x: Tensor, slope: Tensor) -> list[Tensor]:
     return [t.detach() for t in (y, x.grad, *grads) if t is not None]
 
 
-def error(case: Case) -> float:
+def error(case: Case, *, guarded: bool = True) -> float:
     """The largest error of outputs and gradients, relative to the largest value of each."""
     images, side = SHAPE[case.dims]
     layer = case.layer()
@@ -120,7 +123,8 @@ def error(case: Case) -> float:
     if case.last and case.dims > 1 and case.kind in ("conv", "transposed"):
         order = torch.channels_last if case.dims == 2 else torch.channels_last_3d
         layer.to(memory_format=order)
-    guard(layer)
+    if guarded:
+        guard(layer)
     x = torch.randn(images, case.width, *[side] * case.dims)
     with torch.no_grad():
         slope = torch.randn(copy.deepcopy(exact)(x.double()).shape)
@@ -141,7 +145,9 @@ def main() -> None:
     random.Random(int(sys.argv[1])).shuffle(chosen)
     for case in chosen[int(sys.argv[2]) :]:
         print(case, flush=True)
-        print(error(case), flush=True)
+        signal.setitimer(signal.ITIMER_PROF, CPU)  # these signals end a process
+        signal.alarm(WALL)
+        print(error(case, guarded="unguarded" not in sys.argv[3:]), flush=True)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-PATIENCE = 60.0  # seconds without a call of any module, after which a waiting thread gives up
+PATIENCE = 60.0  # seconds without a call of any module, or a turn, after which a thread gives up
 
 
 class Identity:
@@ -51,6 +51,7 @@ class Turn:
 
     def __init__(self) -> None:
         self.owner: Identity | None = None  # the thread that has the turn
+        self.taken = 0  # how often a thread took it
         self._lock = threading.RLock()
 
     def __reduce__(self) -> tuple[type[Turn], tuple[()]]:
@@ -71,9 +72,9 @@ class Turn:
             RuntimeError: That thread has the turn, but made no call for a long time. It may be
                 waiting for the calling thread.
         """
-        seen = progress()
+        seen = progress(), self.taken
         while not self._lock.acquire(timeout=PATIENCE):
-            seen, before = progress(), seen
+            seen, before = (progress(), self.taken), seen
             if seen == before:
                 raise RuntimeError(
                     f"this thread has waited {PATIENCE:.0f} seconds for thread "
@@ -83,6 +84,7 @@ class Turn:
                     "gated.compact() gives a plain network for any number of threads"
                 )
         self.owner = THIS.thread
+        self.taken += 1
 
     def give_back(self) -> None:
         """Let other threads go on. Does nothing if the calling thread does not have the turn."""
