@@ -42,6 +42,7 @@ from l0arm.gating import (
     Patch,
     Pick,
     Resize,
+    Route,
     Slice,
 )
 from l0arm.methods import METHODS, Course
@@ -74,6 +75,7 @@ __all__ = [
     "PlanError",
     "PruneResult",
     "Resize",
+    "Route",
     "SavedError",
     "ScaledSigmoid",
     "SearchResult",

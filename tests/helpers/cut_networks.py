@@ -66,12 +66,12 @@ def check_cut(model: nn.Module, inputs: tuple[Any, ...], found: Plan | None = No
         for training in (False, True):
             small.train(training)
             oracle.train(training)
-            _compare(small, oracle, inputs)
-        _compare_gradients(gated, inputs)
+            compare(small, oracle, inputs)
+        compare_gradients(gated, inputs)
     return found
 
 
-def _compare(small: nn.Module, oracle: nn.Module, inputs: tuple[Any, ...]) -> None:
+def compare(small: nn.Module, oracle: nn.Module, inputs: tuple[Any, ...]) -> None:
     """Outputs, and gradients of the first float among the inputs."""
     results = []
     for network in (small, oracle):
@@ -84,7 +84,7 @@ def _compare(small: nn.Module, oracle: nn.Module, inputs: tuple[Any, ...]) -> No
         assert float((got - want).abs().max()) <= SAME * float(want.abs().max().clamp(min=1e-3))
 
 
-def _compare_gradients(gated: Gated, inputs: tuple[Any, ...]) -> None:
+def compare_gradients(gated: Gated, inputs: tuple[Any, ...]) -> None:
     """Those of the dense weights, under sliced and masked execution."""
     found = []
     for execution in ("sliced", "masked"):

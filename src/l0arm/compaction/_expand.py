@@ -29,7 +29,8 @@ def expand(small: nn.Module, gated: Gated, *, round_to: int | None = None) -> nn
         The dense network, in the modes of the small one.
 
     Raises:
-        ValueError: A tensor of ``small`` does not have the shape that the gates leave.
+        ValueError: A tensor of ``small`` does not have the shape that the gates leave, or experts
+            were cut: no weights give a router the score of one that is never chosen.
 
     Example:
         >>> import l0arm
@@ -38,6 +39,12 @@ def expand(small: nn.Module, gated: Gated, *, round_to: int | None = None) -> nn
         [(5, 6), (5,), (3, 5), (3,)]
     """
     draw = permanent_draw(gated, gated.deterministic(round_to))
+    for number, group in enumerate(gated.groups):
+        if group.routes and not draw.full[number]:
+            raise ValueError(
+                f"experts of '{group.name}' were cut, and no weights give a dense router the score "
+                "of an expert that is never chosen; go on with the small network"
+            )
     dense = plain_copy(gated, share_hooks=True)
     names = _Names(gated.layout, draw)
     there, cuts = named_tensors(small), gated.layout.tensors

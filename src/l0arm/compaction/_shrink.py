@@ -163,6 +163,7 @@ def _shrunk(gated: Gated, number: int, keep: Tensor, draw: Draw, names: dict[str
             replace(borrow, module=names[borrow.module], tensor=names[borrow.tensor])
             for borrow in group.borrows
         ),
+        routes=tuple(replace(route, module=names[route.module]) for route in group.routes),
         norms=tuple(replace(norm, module=names[norm.module]) for norm in group.norms),
     )
 

@@ -50,6 +50,7 @@ class ExpectedCost:
         constant: What the network costs whatever the gates do.
         made: Prices for the open share of the units that a tensor makes.
         read: Prices for the open share of the units that a tensor reads.
+        cuts: How tensors are cut, by name, if that is not what the prices go by.
     """
 
     def __init__(
@@ -59,9 +60,10 @@ class ExpectedCost:
         constant: float = 0.0,
         made: Mapping[str, float] | None = None,
         read: Mapping[str, float] | None = None,
+        cuts: Mapping[str, TensorCut] | None = None,
     ) -> None:
         tensors = named_tensors(gated.model)
-        cuts = gated.layout.tensors
+        cuts = gated.layout.tensors if cuts is None else cuts
         self._layout = gated.layout
         priced = [(name, price, cuts.get(name)) for name, price in prices.items()]
         priced += [(name, price, units_made(cuts[name])) for name, price in (made or {}).items()]

@@ -133,10 +133,11 @@ def fitted_mask(gated: Gated, *, stacklevel: int = 2) -> Tensor:
 
 
 def as_cut(gated: Gated, z: Tensor) -> Tensor:
-    """The units that compaction leaves of z: without dead ones, with stand-ins of empty groups."""
+    """The units that compaction leaves of z: without dead ones, with stand-ins where need be."""
     left = (close_dead_units(gated.layout, z) != 0).to(z.dtype)
-    for number in Draw(gated.layout, left, writes=False).empty:
-        left[gated.layout.offsets[number]] = 1.0
+    draw = Draw(gated.layout, left, writes=False)
+    for number in draw.short:
+        left[gated.layout.span(number)][list(draw.units_left(number))] = 1.0
     return left
 
 

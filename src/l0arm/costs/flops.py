@@ -16,7 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from l0arm.costs.expectation import ExpectedCost, expected_share
 from l0arm.equality.example import Example, in_eval
 from l0arm.gating import Gated
-from l0arm.gating.layout import named_tensors
+from l0arm.gating.layout import Axis, Layout, TensorCut, named_tensors
 
 
 def count_flops(model: nn.Module, *inputs: Any) -> int:
@@ -144,7 +144,8 @@ def flop_cost(gated: Gated, example: Example) -> ExpectedCost:
             constant += flops
         else:
             prices[names[id(weight)]] = prices.get(names[id(weight)], 0.0) + flops
-    return ExpectedCost(gated, prices, constant)
+    cuts = {name: _of_tokens(gated.layout, cut) for name, cut in gated.layout.tensors.items()}
+    return ExpectedCost(gated, prices, constant, cuts=cuts)
 
 
 def _on_its_device(gated: Gated, example: Example) -> Example:
@@ -171,6 +172,15 @@ def _flops_by_module(gated: Gated, call: Example) -> dict[str, float]:
     return {name: count for name, count in own.items() if count}
 
 
+def _of_tokens(layout: Layout, cut: TensorCut) -> TensorCut:
+    """The cut without experts: a token runs through as many of them as are chosen, not as exist."""
+
+    def is_expert(axis: Axis) -> bool:
+        return any(reach.reads and layout.groups[reach.group].routes for reach in axis.reaches)
+
+    return replace(cut, axes={d: axis for d, axis in cut.axes.items() if not is_expert(axis)})
+
+
 def _expected_shares(gated: Gated, modules: list[str]) -> dict[str, float]:
     """E[open share] of each module's weights; 1 where no gate acts."""
     tensors = named_tensors(gated.model)  # by identity: a tied weight is cut under all its names
@@ -182,7 +192,8 @@ def _expected_shares(gated: Gated, modules: list[str]) -> dict[str, float]:
             for parameter in gated.model.get_submodule(module).parameters(recurse=False):
                 cut = cuts.get(id(parameter))
                 if cut is not None and parameter.dim() >= 2:
-                    dropped = replace(cut, elementwise=[])  # a single weight saves no operation
+                    # A single weight saves no operation.
+                    dropped = replace(_of_tokens(gated.layout, cut), elementwise=[])
                     share = expected_share(gated.layout, dropped, parameter.shape, pi)
                     shares[module] *= float(share)
     return shares

@@ -2,7 +2,7 @@
 
 from l0arm.gating.constancy import ConstantObjective
 from l0arm.gating.gated import EmptyGroupWarning, Gated
-from l0arm.gating.group import Borrow, Branch, Group, Norm, Patch, Pick, Resize, Slice
+from l0arm.gating.group import Borrow, Branch, Group, Norm, Patch, Pick, Resize, Route, Slice
 from l0arm.gating.step import Loss, NonFiniteLoss
 from l0arm.gating.synchrony import NotSynchronised
 
@@ -20,5 +20,6 @@ __all__ = [
     "Patch",
     "Pick",
     "Resize",
+    "Route",
     "Slice",
 ]

@@ -36,7 +36,8 @@ class Draw:
     """z for all gates (Eq. 2), turned into positions on demand and once per axis.
 
     A group whose gates are all closed keeps its first unit as a stand-in, so that the layers around
-    it still run. Its readers' columns are zero: loss and gradients are exact.
+    it still run. Its readers' columns are zero: loss and gradients are exact. If fewer experts are
+    open than a router chooses, there are stand-ins for the rest.
     """
 
     def __init__(
@@ -60,8 +61,8 @@ class Draw:
         np.not_equal(self._values, 0, out=is_open)
         self.counts: list[int] = np.add.reduceat(is_open, layout.offsets, dtype=np.int64).tolist()
         self.full = [n == units for n, units in zip(self.counts, layout.units, strict=True)]
-        # Groups that need a stand-in. Without any branch a network still runs.
-        self.empty = [n for n, left in enumerate(self.counts) if not left and layout.cuts_units[n]]
+        self.short = [n for n, left in enumerate(self.counts) if left < layout.least[n]]
+        self.empty = [n for n in self.short if not self.counts[n]]
         # Fractions (a thresholded mean, a relaxed gate) and gates with a graph are multiplied in.
         self.binary = not z.requires_grad and bool((self._values == is_open).all())
         self.dense = self.binary and all(self.full)  # nothing to cut, nothing to multiply
@@ -75,7 +76,8 @@ class Draw:
         if not self._comparable(like) or not bool((self._values == like._open[:-1]).all()):
             return False
         self._open, self._memo, self._units = like._open, like._memo, like._units
-        self.counts, self.full, self.empty = like.counts, like.full, like.empty
+        self.counts, self.full = like.counts, like.full
+        self.short, self.empty = like.short, like.empty
         self.binary, self.dense = True, like.dense
         return True
 
@@ -93,10 +95,13 @@ class Draw:
     @cached_property
     def _kept_gates(self) -> Mask:
         """The open gates and the stand-ins."""
-        if not self.empty:
+        if not self.short:
             return self._open
         mask = self._open.copy()
-        mask[[self.layout.offsets[number] for number in self.empty]] = True
+        for number in self.short:
+            gates = mask[self.layout.span(number)]
+            missing = self.layout.least[number] - self.counts[number]
+            gates[(~gates).nonzero()[0][:missing]] = True
         return mask
 
     def _adopt(self, like: Draw) -> None:
@@ -134,12 +139,22 @@ class Draw:
 
     def units_kept(self, group: int) -> int:
         """How many units of a group are computed: the open ones, or its stand-in."""
-        return max(1, self.counts[group])
+        return max(1, self.layout.least[group], self.counts[group])
 
     def units_left(self, group: int) -> tuple[int, ...]:
         """The units of a group that are computed: the open ones, or its stand-in."""
         left = self._kept_gates[:-1][self.layout.span(group)]
         return tuple(left.nonzero()[0].tolist())
+
+    def units_standing_in(self, group: int) -> tuple[int, ...]:
+        """The closed units among those that run, counted among them.
+
+        Masked, all units run. Sliced, closed ones do only as stand-ins.
+        """
+        span = self.layout.span(group)
+        is_open = self._open[:-1][span]
+        running = self._kept_gates[:-1][span] if self.sliced else np.ones_like(is_open)
+        return tuple((~is_open[running]).nonzero()[0].tolist())
 
     def kept(self, axis: Axis) -> Kept:
         """Positions to keep along an axis, for sliced execution."""
@@ -198,7 +213,7 @@ class Draw:
 
     def _cut(self, axis: Axis) -> Kept:
         reaches = axis.within
-        if len(reaches) == 1 and reaches[0].plain and self.binary and not self.empty:
+        if len(reaches) == 1 and reaches[0].plain and self.binary and not self.short:
             return self._cut_by_one(reaches[0])
         closing = [r for r in reaches if not self.full[r.group]]
         cutting = [r for r in closing if r.drops]
@@ -208,7 +223,7 @@ class Draw:
         sent = self._all(sending, self._kept_gates) if sending else None
         selects = len(sending) < len(cutting)
         kept = sent if sent is not None and not selects else self._all(cutting, self._kept_gates)
-        stand_in = any(r.group in self.empty for r in cutting)
+        stand_in = any(r.group in self.short for r in cutting)
         if not kept.any():  # the groups share no open position
             kept = np.arange(kept.size) == (0 if sent is None else int(sent.argmax()))
             stand_in = True

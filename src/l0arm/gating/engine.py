@@ -171,6 +171,7 @@ class _ModuleHook:
         ]
         calls = [resize.module for group in layout.groups for resize in group.resizes]
         calls += [pick.module for group in layout.groups for pick in group.picks]
+        calls += [route.module for group in layout.groups for route in group.routes]
         self.resizes = name in calls
         self.borrowed = _loans(module, name, cuts, layout)
         self.absent = absent  # what is not called in the module if gates are closed
@@ -327,7 +328,7 @@ class _ModuleHook:
 
 
 class _DrawnSizes(Resized):
-    """Sizes in the forward of a module, scaled to what the current draw leaves."""
+    """Calls in the forward of a module, changed to what the current draw leaves."""
 
     def __init__(self, module: nn.Module, hook: _ModuleHook) -> None:
         super().__init__(module, {})
@@ -335,7 +336,7 @@ class _DrawnSizes(Resized):
 
     def scales_now(self) -> Scales:
         draw = self.hook.draw
-        if draw is None or not draw.sliced:
+        if draw is None:
             return {}
         return scales_under(self.hook.engine.layout, draw, self.hook.name).get(self.hook.name, {})
 

@@ -179,6 +179,26 @@ class Branch:
 
 
 @dataclass(frozen=True)
+class Route:
+    """An operation in which units compete, as the experts of a mixture do for a token.
+
+    It is the softmax over the scores of all units, or the choice of the largest ones. A closed unit
+    is never chosen: its score is the smallest number there is.
+
+    Attributes:
+        module: Name of the module whose forward has the operation.
+        place: Where the operation is, as in ``Resize``.
+        dim: The dimension of the scores with the units, from the end (-1 is the last).
+        chosen: How many units are chosen. At least so many stay open.
+    """
+
+    module: str
+    place: str
+    dim: int
+    chosen: int = 1
+
+
+@dataclass(frozen=True)
 class Group:
     """One vector of gates, and the tensors that it cuts (Sec. 3.4).
 
@@ -186,6 +206,9 @@ class Group:
     matter, so the rows that *make* it are dropped too. Nothing between the two may mix units, but
     for the ``norms``. With norms, a unit is closed where it is made: what makes it is zero, and the
     norms count it as a zero. The gates must then be 0 or 1.
+
+    With ``routes``, every unit is an expert of a mixture. Closed, it is never chosen. ``makes`` has
+    its row of the router and ``reads`` its own weights. The gates must be 0 or 1, too.
 
     With ``branches``, every unit is a residual branch, and ``reads`` has all parameters of its
     modules: with zeros for all of them, a branch is zero. The gates must be 0 or 1, too.
@@ -207,6 +230,7 @@ class Group:
         norms: LayerNorm and RMSNorm modules over the units, as those of a residual stream. What
             makes the units is then zeroed too, and ``makes`` has the weights of the norms.
         branches: The residual branch of every unit, if the units are branches.
+        routes: Operations in which the units compete, if the units are experts.
         initial: Mean of g(phi) at the start (Sec. 5.1).
         floor: z-bar leaves at least so many units open, the most probable ones.
 
@@ -228,6 +252,7 @@ class Group:
     borrows: tuple[Borrow, ...] = ()
     norms: tuple[Norm, ...] = ()
     branches: tuple[Branch, ...] = ()
+    routes: tuple[Route, ...] = ()
     initial: float = 0.5
     floor: int = 0
 
@@ -238,6 +263,7 @@ class Group:
             )
         kinds = {"reads": Slice, "makes": Slice, "counts": Slice, "patches": Patch, "norms": Norm}
         kinds |= {"resizes": Resize, "picks": Pick, "borrows": Borrow, "branches": Branch}
+        kinds |= {"routes": Route}
         for name, kind in kinds.items():
             if not all(isinstance(s, kind) for s in _as_tuple(getattr(self, name))):
                 raise TypeError(
@@ -253,6 +279,11 @@ class Group:
             raise ValueError(
                 f"group '{self.name}' has {self.units} units and {len(self.branches)} branches; "
                 "give one Branch per unit, all their parameters as reads, and no makes or select"
+            )
+        if not self.chosen <= self.units or (self.routes and self.floor < self.chosen):
+            raise ValueError(
+                f"group '{self.name}' has {self.units} units of which a router chooses "
+                f"{self.chosen}, and floor={self.floor!r}; set floor to at least {self.chosen}"
             )
         if not 0 <= self.floor <= self.units:
             raise ValueError(
@@ -270,6 +301,11 @@ class Group:
         """Whether closed units are dropped. Without makes, select, branches they are zeroed."""
         return bool(self.makes or self.branches) or self.select is not None
 
+    @property
+    def chosen(self) -> int:
+        """How many units a router chooses; 0 if there is none."""
+        return max((route.chosen for route in self.routes), default=0)
+
     def units_for(self, multiple: int) -> int:
         """The number of units whose positions are a multiple of ``multiple`` in every tensor.
 
@@ -277,7 +313,7 @@ class Group:
             >>> Group("heads", 4, reads=(Slice("out.weight", 1, block=4),)).units_for(8)
             2
         """
-        if self.branches:
+        if self.branches or self.routes:
             return 1
         pieces = (*self.reads, *self.makes)
         return multiple // math.gcd(multiple, *(p.positions_per_unit for p in pieces))

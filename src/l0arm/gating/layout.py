@@ -86,7 +86,8 @@ class Layout:
 
     def __post_init__(self) -> None:
         self.units = [group.units for group in self.groups]
-        self.cuts_units = [not group.branches for group in self.groups]
+        # Without any branch a network still runs, but a layer needs a unit, a router some experts.
+        self.least = [0 if group.branches else max(1, group.chosen) for group in self.groups]
         ends = zip(self.offsets, self.units, strict=True)
         self._spans = [slice(start, start + units) for start, units in ends]
 
@@ -118,7 +119,10 @@ def resolve(model: nn.Module, groups: Sequence[Group]) -> Layout:
     twice = tuple(
         number
         for number, group in enumerate(groups)
-        if group.norms or group.branches or _where(group.reads) & _where(group.makes)
+        if group.norms
+        or group.branches
+        or group.routes
+        or _where(group.reads) & _where(group.makes)
     )
     drops = tuple(group.drops for group in groups)
     branches = tuple(

@@ -78,7 +78,8 @@ def reopen(z: Tensor, span: slice, gates: Gates, width: int) -> None:
 def close_dead_units(layout: Layout, z: Tensor) -> Tensor:
     """Close every unit that no open weight reads, until nothing changes.
 
-    A unit that a norm counts is never dead: the other units depend on it. Neither is a branch.
+    A unit that a norm counts is never dead: the other units depend on it. Neither is a branch, nor
+    an expert.
 
     A filter whose flattened inputs are all closed is closed, and so are the flattened inputs of a
     closed filter. This is exact, because nothing reads what a dead unit sends.
@@ -89,7 +90,7 @@ def close_dead_units(layout: Layout, z: Tensor) -> Tensor:
         for spec in layout.tensors.values():
             _mark_read(alive, spec, draw)
         for number, group in enumerate(layout.groups):
-            alive[layout.span(number)] |= bool(group.norms or group.branches)
+            alive[layout.span(number)] |= bool(group.norms or group.branches or group.routes)
         living = torch.where(torch.from_numpy(alive[:-1]).to(z.device), z, torch.zeros_like(z))
         if torch.equal(living, z):
             return z

@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from types import NoneType
 from typing import Any
 
-from l0arm.gating.group import Borrow, Branch, Group, Norm, Patch, Pick, Resize, Slice
+from l0arm.gating.group import Borrow, Branch, Group, Norm, Patch, Pick, Resize, Route, Slice
 
 Kind = type | tuple[type, ...]
 
@@ -47,6 +47,8 @@ def record_of(group: Group) -> dict[str, Any]:
             {"modules": list(branch.modules), "returns": [list(parts) for parts in branch.returns]}
             for branch in group.branches
         ]
+    if group.routes:
+        record["routes"] = [asdict(route) for route in group.routes]
     return record
 
 
@@ -69,7 +71,7 @@ def _slice_record(piece: Slice) -> dict[str, Any]:
 def group_of(record: Any, where: str) -> Group:
     """The group of a record. Group's own checks apply too."""
     parts = ["reads", "makes", "counts", "patches", "resizes", "picks", "borrows"]
-    parts += ["norms", "branches"]
+    parts += ["norms", "branches", "routes"]
     lists: dict[str, tuple[Kind, Any]] = {key: (list, []) for key in parts}
     numbers: dict[str, tuple[Kind, Any]] = {"initial": (float, 0.5), "floor": (int, 0)}
     optional = {**numbers, **lists, "select": (dict, None)}
@@ -98,6 +100,11 @@ def group_of(record: Any, where: str) -> Group:
     fields["picks"] = tuple(
         Pick(**checked(pick, f"{where}, pick {n}", wanted, {"block": (int, 1)}))
         for n, pick in enumerate(fields["picks"])
+    )
+    wanted = {"module": str, "place": str, "dim": int}
+    fields["routes"] = tuple(
+        Route(**checked(route, f"{where}, route {n}", wanted, {"chosen": (int, 1)}))
+        for n, route in enumerate(fields["routes"])
     )
     wanted = {"module": str, "tensor": str}
     fields["borrows"] = tuple(

@@ -1,8 +1,10 @@
-"""Sizes that are written in a forward and count units, as C of ``reshape(B, N, C)``.
+"""Calls in a forward that are changed before they run, by what a draw leaves of the units.
 
-C may be the width of the input, which stays, and count the positions of all heads, of which some
-are gone. No attribute could be patched. So the call itself is found again, by its place in the
-code of the forward, and its sizes are scaled before it runs.
+Sizes may count units, as C of ``reshape(B, N, C)``. C may be the width of the input, which stays,
+and count the positions of all heads, of which some are gone. No attribute could be patched. So the
+call itself is found again, by its place in the code of the forward, and its sizes are scaled before
+it runs. Likewise constants that meet units lose positions, and closed experts get scores with which
+no router chooses them.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from l0arm.gating.draw import Draw
-from l0arm.gating.group import Pick, Resize
+from l0arm.gating.group import Pick, Resize, Route
 from l0arm.gating.layout import Layout
 
 SIZED: dict[Any, int] = {  # functions with sizes, and the place of these among the arguments
@@ -43,6 +45,7 @@ COMBINING = {  # functions that meet constants and inputs element by element
     *("add", "__add__", "__radd__", "sub", "__sub__", "__rsub__", "mul", "__mul__", "__rmul__"),
     *("div", "__truediv__", "baddbmm", "masked_fill", "where", "scaled_dot_product_attention"),
 }
+ROUTING = {"softmax", "topk"}  # functions in which the units of a dimension compete
 SPREAD = (Tensor.view, Tensor.reshape, Tensor.expand)  # these take view(2, 3) for view((2, 3))
 FILLED = (Tensor.view, Tensor.reshape, torch.reshape)  # the sizes must account for all elements
 KEYWORDS = ("shape", "size", "sizes", "split_size", "split_size_or_sections", "split_sizes")
@@ -68,8 +71,16 @@ class Selection(NamedTuple):
     units: int
 
 
+class Fill(NamedTuple):
+    """The scores of closed units: the smallest number there is, so that none is chosen."""
+
+    dim: int
+    closed: tuple[int, ...]
+
+
+Change = Scale | Selection | Fill
 Places = set[tuple[str, int]]  # calls and their arguments
-Scales = Mapping[str, tuple[Scale | Selection, ...]]  # by the place of the call
+Scales = Mapping[str, tuple[Change, ...]]  # by the place of the call
 
 
 class Resized:
@@ -153,17 +164,23 @@ class Resized:
 
 
 def scales_under(layout: Layout, draw: Draw, module: str | None = None) -> Mapping[str, Scales]:
-    """The scales that a draw asks for, by module (of one module, or all) and place."""
-    found: dict[str, dict[str, tuple[Scale | Selection, ...]]] = {}
+    """The changes that a draw asks for, by module (of one module, or all) and place."""
+    found: dict[str, dict[str, tuple[Change, ...]]] = {}
     for number, group in enumerate(layout.groups):
         kept = draw.units_kept(number)
-        parts: list[Resize | Pick] = [*group.resizes, *group.picks]
-        for part in parts if kept < group.units else ():
+        parts: list[Resize | Pick | Route] = []
+        if draw.sliced and kept < group.units:
+            parts += [*group.resizes, *group.picks]
+        closed = draw.units_standing_in(number) if group.routes else ()
+        parts += group.routes if closed else ()
+        for part in parts:
             if module in (None, part.module):
                 places = found.setdefault(part.module, {})
-                change: Scale | Selection
+                change: Change
                 if isinstance(part, Resize):
                     change = Scale(part.argument, kept, group.units)
+                elif isinstance(part, Route):
+                    change = Fill(part.dim, closed)
                 else:
                     left = draw.units_left(number)
                     change = Selection(part.operand, part.dim, part.block, left, group.units)
@@ -205,7 +222,7 @@ class _Scaling(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if func in SIZED or getattr(func, "__name__", "") in COMBINING:
+        if func in SIZED or getattr(func, "__name__", "") in COMBINING | ROUTING:
             place, caller = place_of(sys._getframe(1))
             scales = self.scales.get(place)
             # A module inside may have the same forward.
@@ -214,6 +231,8 @@ class _Scaling(TorchFunctionMode):
                 sizes = tuple(s for s in scales if isinstance(s, Scale))
                 picks = [s for s in scales if isinstance(s, Selection)]
                 args, kwargs = _selected(args, kwargs or {}, picks)
+                for fill in [s for s in scales if isinstance(s, Fill)]:
+                    args, kwargs = _filled(args, kwargs, fill)
                 if sizes:
                     args, kwargs = _scaled(func, args, kwargs, sizes, place)
         return func(*args, **(kwargs or {}))
@@ -318,6 +337,17 @@ def _selected(
         args = tuple(new if value is whole else value for value in args)
         kwargs = {key: new if value is whole else value for key, value in kwargs.items()}
     return args, kwargs
+
+
+def _filled(
+    args: tuple[Any, ...], kwargs: dict[str, Any], fill: Fill
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments, with the smallest number as the score of closed units."""
+    scores = operands_of(args, kwargs)[0]
+    index = torch.tensor(fill.closed, device=scores.device)
+    new = scores.index_fill(fill.dim, index, torch.finfo(scores.dtype).min)
+    args = tuple(new if value is scores else value for value in args)
+    return args, {key: new if value is scores else value for key, value in kwargs.items()}
 
 
 def _fits(x: Tensor, sizes: list[int], argument: int) -> bool:

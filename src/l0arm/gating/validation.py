@@ -51,6 +51,7 @@ def check_modules(model: nn.Module, groups: Sequence[Group]) -> None:
         named += [borrow.module for borrow in group.borrows]
         named += [resize.module for resize in group.resizes]
         named += [pick.module for pick in group.picks]
+        named += [route.module for route in group.routes]
         named += [name for branch in group.branches for name in branch.modules]
         if group.select is not None:
             named.append(group.select.tensor)
@@ -190,6 +191,8 @@ def why_binary(group: Group) -> str:
         return f"closes units where they are made, since '{group.norms[0].module}' mixes them"
     if group.branches:
         return "closes residual branches by all their weights"
+    if group.routes:
+        return "closes experts by their row of the router and all their weights"
     return "reads and makes one tensor (tied weights)"
 
 
@@ -197,6 +200,8 @@ def way_out(group: Group) -> str:
     """What makes fractions possible."""
     if group.branches:
         return "plan without depth=True"
+    if group.routes:
+        return "plan without experts=True"
     return "plan without stream=True" if group.norms else "untie the weights"
 
 

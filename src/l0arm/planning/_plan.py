@@ -151,7 +151,7 @@ class Plan:
 
         def floored(group: Group) -> Group:
             least = floor if isinstance(floor, int) else -int(-floor * group.units // 1)
-            return replace(group, floor=min(least, group.units))
+            return replace(group, floor=min(max(least, group.chosen), group.units))
 
         return self._each(floored)
 

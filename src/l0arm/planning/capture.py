@@ -23,10 +23,11 @@ from l0arm.equality.scratch import first_line
 from l0arm.gating import Gated
 from l0arm.gating.cutting import copy_model
 from l0arm.gating.layout import named_tensors
-from l0arm.gating.resizing import COMBINING, SIZED, place_of, sizes_of
+from l0arm.gating.resizing import COMBINING, ROUTING, SIZED, place_of, sizes_of
 from l0arm.planning.rules.base import Call
 
 PLACE = "l0arm_place"  # under this key, a node of the graph has the call that it is
+LOOP, GRAPH = "eager", "batched_mm"  # ways of transformers to run experts
 REWRITERS = ("WeightNorm", "SpectralNorm", "BasePruningMethod")  # hooks of torch.nn.utils
 
 
@@ -126,12 +127,13 @@ def capture(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
             with (
                 _silence(),
                 _noting_places(),
+                _without_loops(model),
             ):  # torch loads the tracer itself on the first call, not at import
                 exported = torch.export.export(model, tuple(args), dict(kwargs), strict=False)
         except Exception as error:
             raise PlanError(
                 f"torch.export cannot capture the model: {_cause(error, output)}; "
-                f"{_way_out(model)}plan a part of the model without it, or write the groups by hand"
+                "plan a part of the model without it, or write the groups by hand"
             ) from None
     first = first_names(model)
     known = named_tensors(model)
@@ -167,7 +169,7 @@ class _Places(TorchFunctionMode):
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         sizes = sizes_of(func, args, kwargs or {}) if func in SIZED else None
-        if sizes is None and getattr(func, "__name__", "") not in COMBINING:
+        if sizes is None and getattr(func, "__name__", "") not in COMBINING | ROUTING:
             return func(*args, **(kwargs or {}))
         place, caller = place_of(sys._getframe(1))
         note = {} if caller is None else {PLACE: Call(place, tuple(sizes or ()))}
@@ -183,6 +185,22 @@ def _noting_places() -> Iterator[None]:
         return
     with fx_traceback.preserve_node_meta(), _Places():
         yield
+
+
+@contextmanager
+def _without_loops(model: nn.Module) -> Iterator[None]:
+    """Let experts of transformers run in a way that has a graph, for the length of a capture."""
+    configs: dict[int, Any] = {
+        id(c): c for c in (getattr(m, "config", None) for m in model.modules())
+    }
+    looping = [c for c in configs.values() if getattr(c, "_experts_implementation", "") == LOOP]
+    for config in looping:
+        config._experts_implementation = GRAPH
+    try:
+        yield
+    finally:
+        for config in looping:
+            config._experts_implementation = LOOP
 
 
 @contextmanager
@@ -206,14 +224,6 @@ def _output_names(output: Any) -> tuple[str, ...]:
 
     paths = [path for path, _ in pytree.tree_flatten_with_path(output)[0]]
     return tuple(name(path[0]) if path else "0" for path in paths)
-
-
-def _way_out(model: nn.Module) -> str:
-    """Experts of transformers loop over data in one of their implementations."""
-    configs = (getattr(module, "config", None) for module in model.modules())
-    eager = any(getattr(c, "_experts_implementation", None) == "eager" for c in configs)
-    call = "model.set_experts_implementation('batched_mm')"
-    return f"let the experts run without a loop, by {call}, " if eager else ""
 
 
 def _cause(error: Exception, output: Any) -> str:

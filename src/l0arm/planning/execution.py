@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 from torch import nn
@@ -30,6 +31,7 @@ LIKELY = ("head", "group", "channel", "split", "nf", "inner", "features")
 COUNTERS = (  # these are kept true after compaction, even if no forward uses them
     *("num_heads", "n_heads", "n_head", "nhead", "heads", "num_attention_heads"),
     *("num_key_value_heads", "num_kv_heads", "n_kv_heads", "all_head_size"),
+    *("num_experts", "num_local_experts", "n_routed_experts"),
 )
 MOST_OPTIONS = 24  # sets of patches to try for one group
 
@@ -235,9 +237,8 @@ def _masked(trial: Trial, group: Group, reason: str) -> Choice:
     """The group with nothing to drop: closed units are zeroed where they are read."""
     tensors = named_tensors(trial.model)
     weights = tuple(s for s in group.makes if tensors[s.tensor].dim() > 1)
-    plain = replace(
-        group, makes=(), patches=(), resizes=(), picks=(), norms=(), counts=weights or group.reads
-    )
+    plain = replace(group, makes=(), patches=(), resizes=(), picks=(), norms=(), routes=())
+    plain = replace(plain, counts=weights or group.reads)
     return Choice(plain, "masked", reason)
 
 
@@ -273,15 +274,32 @@ def find_candidates(
         module = first[id(model.get_submodule(size.module))]
         sizes.setdefault(Resize(module, size.place, size.argument), []).append(size)
     candidates = []
-    for entry, counts in zip(found, counted, strict=True):
-        matches = list(_matches(model, counts))
-        counters = [patch for patch, _ in matches if patch.attribute in COUNTERS]
+    every = [list(_matches(model, counts)) for counts in counted]
+    apart = _patched_apart(every)
+    for entry, some in zip(found, every, strict=True):
+        matches = [m for m in some if (m.patch.module, m.patch.attribute) not in apart]
+        counters = [m.patch for m in matches if m.patch.attribute in COUNTERS]
         resizes = tuple(
             r for r, used in sizes.items() if all(_counts_all(trace, s, entry) for s in used)
         )
         options = _options(matches, resizes)
         candidates.append(Candidates(options, tuple(_distinct(counters))))
     return candidates
+
+
+def _patched_apart(every: Sequence[Sequence[_Match]]) -> set[tuple[str, str]]:
+    """Attributes that count units of several groups, but not in one sum: one number for all layers.
+
+    It stays that of the dense network.
+    """
+    seen: dict[tuple[str, str], list[set[int]]] = {}
+    for matches in every:
+        own: dict[tuple[str, str], set[int]] = {}
+        for patch, _, count in matches:
+            own.setdefault((patch.module, patch.attribute), set()).add(id(count))
+        for key, ids in own.items():
+            seen.setdefault(key, []).append(ids)
+    return {key for key, sets in seen.items() if not set.intersection(*sets)}
 
 
 def _counts_all(trace: Trace, size: Size, found: FoundGroup) -> bool:
@@ -310,10 +328,16 @@ def _per_unit(
             yield number, int(own[0])
 
 
-def _matches(
-    model: nn.Module, counted: Sequence[tuple[Count, int]]
-) -> Iterator[tuple[Patch, bool]]:
-    """Patches by the value of attributes, and whether the operator takes that very attribute."""
+class _Match(NamedTuple):
+    """An attribute with the value of a size that units change."""
+
+    patch: Patch
+    needed: bool  # the operator takes that very attribute
+    source: Count
+
+
+def _matches(model: nn.Module, counted: Sequence[tuple[Count, int]]) -> Iterator[_Match]:
+    """Patches by the value of attributes."""
     first = {id(module): name for name, module in model.named_modules()}
     for count, per_unit in counted:
         for name in reversed(count.modules):
@@ -321,18 +345,18 @@ def _matches(
             for attribute, value in vars(module).items():
                 if type(value) is int and value == count.atoms.size:
                     needed = name == count.modules[-1] and attribute == count.attribute
-                    yield Patch(first[id(module)], attribute, per_unit), needed
+                    yield _Match(Patch(first[id(module)], attribute, per_unit), needed, count)
 
 
-def _options(matches: Sequence[tuple[Patch, bool]], resizes: tuple[Resize, ...]) -> list[Option]:
+def _options(matches: Sequence[_Match], resizes: tuple[Resize, ...]) -> list[Option]:
     """Sets of patches to try, the likeliest first.
 
     Before all others comes the set without any patch, except those that an operator itself takes
     (the groups of a convolution): they must change. Sizes in the code are scaled all together.
     """
-    patches = _distinct([patch for patch, _ in matches])
+    patches = _distinct([match.patch for match in matches])
     likely = [p for p in patches if any(word in p.attribute for word in LIKELY)]
-    sets: list[Option] = [tuple(_distinct([p for p, needed in matches if needed]))]
+    sets: list[Option] = [tuple(_distinct([m.patch for m in matches if m.needed]))]
     by_attribute = [[p for p in patches if p.attribute == a] for a in _names([*likely, *patches])]
     sets += [tuple(likely), *map(tuple, by_attribute), (*sets[0], *resizes)]
     for some in (likely, patches):  # a value may match by chance: leave out each in turn

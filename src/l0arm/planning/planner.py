@@ -31,6 +31,7 @@ from l0arm.planning.groups import (
     with_picks,
 )
 from l0arm.planning.layers import find_layers
+from l0arm.planning.mixtures import with_routes
 from l0arm.planning.rules.base import Trace
 from l0arm.planning.streams import prepared_norms, with_norms
 from l0arm.planning.walk import walk
@@ -46,6 +47,7 @@ def plan(
     outputs: Sequence[str | int] | str | int | None = None,
     stream: bool = False,
     depth: bool = False,
+    experts: bool = False,
     time_limit: float | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Plan:
@@ -67,6 +69,8 @@ def plan(
             transformer's residual stream. Their gates must be 0 or 1, as those of ``l0-arm`` are.
         depth: Gate also whole residual branches f of x + f(x): their modules are not called when
             closed, and gone after compaction. Their gates must be 0 or 1, too.
+        experts: Gate also whole experts of mixtures, with their row of the router: a closed one is
+            never chosen. Their gates must be 0 or 1, too.
         time_limit: Seconds after which no further trial starts. What was not tried by then is
             masked, or not gated, with this reason.
         progress: Called with a line of text before every part of the work, such as ``print``.
@@ -104,10 +108,10 @@ def plan(
     captured = capture(twin, example.args, example.kwargs)
     kept = captured.select_outputs(outputs)
     watch.report(f"walking through {len(captured.nodes)} nodes of the graph")
-    trace = walk(twin, captured, refused, kept, norms)
+    trace = walk(twin, captured, refused, kept, norms, experts=experts)
     even_out(trace)
     found = find_groups(trace.atoms, named_tensors(twin), trace.borrowed)
-    found = with_picks(trace, with_norms(trace, found))
+    found = with_routes(trace, with_picks(trace, with_norms(trace, found)))
     included = [entry for entry in found if not include or entry.is_made_by(named)]
     skipped = skipped_layers(model, trace, found, included)
     branches = find_branches(twin, captured, example, refused) if depth else []
@@ -137,12 +141,14 @@ def plan(
 def _without_refused(
     found: Sequence[FoundGroup], choices: Sequence[Choice]
 ) -> tuple[list[FoundGroup], list[Choice], list[Skipped]]:
-    """Leave out what norms mix and cannot be cut: to zero it would free nothing."""
+    """Leave out what norms mix, and experts, that cannot be cut: to zero it would free nothing."""
     kept, chosen, skipped = [], [], []
     for entry, choice in zip(found, choices, strict=True):
-        if entry.group.norms and choice.execution == "masked":
+        routes, norms = entry.group.routes, entry.group.norms
+        if (norms or routes) and choice.execution == "masked":
             layers = PlannedGroup(entry.group, "masked", 0, 0).layers
-            reason = f"'{entry.group.norms[0].module}' mixes the units, and {choice.reason}"
+            mixing = f"'{norms[0].module}' mixes the units" if norms else "its units are experts"
+            reason = f"{mixing}, and {choice.reason}"
             skipped += [Skipped(layer, reason) for layer in layers[:1]]
         else:
             kept.append(entry)

@@ -41,6 +41,7 @@ class Space:
     factors: tuple[Factor, ...] = ()
     parameter: bool = False  # the value is a parameter, at most reshaped or scaled
     fixed: str = ""  # why dimensions without a label are never cut
+    numbers: Array | None = None  # atoms that the integers of this value number, or count in turn
 
     def at(self, dim: int) -> Factor | None:
         """The factor that labels a dimension."""

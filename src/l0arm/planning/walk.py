@@ -14,6 +14,7 @@ from l0arm.gating import Borrow, Norm
 from l0arm.gating.layout import named_tensors
 from l0arm.planning.capture import PLACE, Captured
 from l0arm.planning.rules.base import INPUT, NotCovered, Site, Trace, find, spaces_in
+from l0arm.planning.rules.experts import NUMBERED, settle_routers
 from l0arm.planning.space import Factor, Space
 
 OUTPUT = "an output of the model keeps its shape"
@@ -25,13 +26,16 @@ def walk(
     refused: Mapping[str, str],
     outputs: Collection[str],
     norms: Mapping[str, Norm] | None = None,
+    *,
+    experts: bool = False,
 ) -> Trace:
     """Everything that the graph says about units.
 
     Tensors in ``refused`` are pinned with their reason. The named ``outputs`` keep their shape, or
-    all of them if it is empty. Units pass the ``norms``, by name of the module.
+    all of them if it is empty. Units pass the ``norms``, by name of the module. With ``experts``,
+    units may be those of a mixture.
     """
-    trace = Trace(refused, tuple(sorted(outputs)), norms=norms or {})
+    trace = Trace(refused, tuple(sorted(outputs)), norms=norms or {}, experts=experts)
     walker = _Walker(model, captured, trace)
     used = used_nodes(captured.nodes)
     for node in captured.nodes:
@@ -42,7 +46,8 @@ def walk(
     for node in captured.nodes:
         if node.op == "call_function" and node not in used:
             walker.visit_unused(node)
-    return walker.trace
+    settle_routers(trace)
+    return trace
 
 
 class _Walker:
@@ -89,6 +94,8 @@ class _Walker:
             if isinstance(value, Space) and (not kept or name in kept):
                 for factor in value.factors:
                     self.trace.atoms.pin(factor.atoms, OUTPUT)
+                if value.numbers is not None:
+                    self.trace.atoms.pin(value.numbers, OUTPUT)
 
     def _parameter(self, name: str) -> Space:
         """New atoms along every dimension, once for all names of a tensor."""
@@ -115,7 +122,12 @@ class _Walker:
         spaces = spaces_in(*args, *kwargs.values())
         site = replace(site, operands=tuple(spaces))
         fixed = next((s.fixed for s in spaces if s.fixed), "")
-        if not site.shapes or not any(space.factors for space in spaces):
+        numbers = [space.numbers for space in spaces if space.numbers is not None]
+        if numbers and site.op not in NUMBERED:
+            for atoms in numbers:
+                site.atoms.pin(atoms, f"{site.where} computes with their numbers")
+            numbers = []
+        if not site.shapes or not (numbers or any(space.factors for space in spaces)):
             return _unlabelled(site, fixed)
         rule = find(str(node.target))
         if rule is not None:

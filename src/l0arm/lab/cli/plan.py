@@ -50,6 +50,7 @@ def plan(
     ] = None,
     stream: Annotated[bool, typer.Option("--stream", help="Gate the residual stream too.")] = False,
     depth: Annotated[bool, typer.Option("--depth", help="Gate residual branches too.")] = False,
+    experts: Annotated[bool, typer.Option("--experts", help="Gate whole experts too.")] = False,
     time_limit: Annotated[
         float | None, typer.Option(help="Seconds after which nothing further is tried.")
     ] = None,
@@ -89,6 +90,7 @@ def plan(
                 exclude=exclude or None,
                 stream=stream,
                 depth=depth,
+                experts=experts,
                 time_limit=time_limit,
                 progress=lambda line: status.update(f"planning: {line}"),
             )

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
-from l0arm.gating import Borrow, Norm, Pick
+from l0arm.gating import Borrow, Norm, Pick, Route
 from l0arm.planning.atoms import Array, Atoms
 from l0arm.planning.space import Factor, Space, simplified
 
@@ -66,6 +66,15 @@ class Split:
     open_axis: int | None  # the axis whose size was written as -1
 
 
+@dataclass(frozen=True, eq=False)
+class Scored:
+    """A softmax over units, or the choice of the largest: they may be experts."""
+
+    route: Route
+    atoms: Array  # along the dimension
+    reason: str  # why they stay if they are no experts
+
+
 @dataclass
 class Trace:
     """Everything that the walk through a graph records."""
@@ -81,6 +90,9 @@ class Trace:
     borrowed: dict[str, list[Borrow]] = field(default_factory=dict)  # by first name of the tensor
     norms: Mapping[str, Norm] = field(default_factory=dict)  # modules that may lose units
     normalised: list[tuple[Norm, Array]] = field(default_factory=list)  # over these positions
+    experts: bool = False  # whether units may be experts, among which a router chooses
+    scored: list[Scored] = field(default_factory=list)
+    chosen: list[Scored] = field(default_factory=list)
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,6 +173,15 @@ class Site:
             return False
         self.trace.normalised.append((norm, factor.atoms))
         return True
+
+    def routed(self, x: Space, dim: int, chosen: int = 1) -> Scored | None:
+        """A softmax or choice along ``dim`` as one among experts; None if it cannot be."""
+        factor = simplified(self.atoms, x).at(dim)
+        alone = factor is not None and len(factor.dims) == 1
+        if factor is None or not alone or not self.trace.experts or self.call is None:
+            return None
+        route = Route(self.modules[-1], self.call.place, dim - len(x.shape), chosen)
+        return Scored(route, factor.atoms, self.mixes())
 
     def record_work(self, macs: int, factors: Sequence[Array]) -> None:
         """Record what the operation costs."""

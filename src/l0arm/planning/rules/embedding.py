@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from l0arm.planning.rules.base import NotCovered, Site, rule
+from l0arm.planning.rules.experts import numbered
 from l0arm.planning.space import Space, without
 
 
 @rule("aten.embedding")
 def embedding(site: Site, table: Space, indices: Space, *settings: Any) -> Space:
     """``table[indices]``."""
-    return _looked_up(site, table, 0, len(indices.shape))
+    return _looked_up(site, table, 0, indices)
 
 
 @rule("aten.embedding_bag")
@@ -30,17 +31,20 @@ def index(site: Site, x: Space, indices: list[Space | None]) -> Space:
     chosen = indices[given[0]] if len(given) == 1 else None
     if chosen is None:
         raise NotCovered("numbers along one dimension")
-    return _looked_up(site, x, given[0], len(chosen.shape))
+    return _looked_up(site, x, given[0], chosen)
 
 
 @rule("aten.index_select")
 def index_select(site: Site, x: Space, dim: int, indices: Space) -> Space:
     """Chosen positions along one dimension, which is never cut."""
-    return _looked_up(site, x, dim % len(x.shape), 1)
+    return _looked_up(site, x, dim % len(x.shape), indices)
 
 
-def _looked_up(site: Site, x: Space, dim: int, rank: int) -> Space:
+def _looked_up(site: Site, x: Space, dim: int, indices: Space) -> Space:
     """The dimension is replaced by those of the indices. The others keep their units."""
+    rank = len(indices.shape)
+    if indices.numbers is not None:
+        x = numbered(site, x, dim, indices.numbers)
     reason = f"{site.where} looks positions up by number"
     rest = without(site.atoms, x, {dim}, reason)
     to = {d: d if d < dim else d + rank for d in range(len(rest.shape))}

@@ -47,5 +47,12 @@ def over_all(site: Site, x: Space, *settings: Any, **more: Any) -> Space:
 
 @rule("aten.softmax", "aten._softmax", "aten.log_softmax", "aten.cumsum", "aten.cumprod")
 def along(site: Site, x: Space, dim: int, *settings: Any, **more: Any) -> Space:
-    """Every result along the dimension depends on several of its elements."""
+    """Every result along the dimension depends on several of its elements.
+
+    Scores of experts pass a softmax: a closed one has none.
+    """
+    scored = site.routed(x, dim % len(x.shape)) if site.op == "softmax" else None
+    if scored is not None:
+        site.trace.scored.append(scored)
+        return replace(x, parameter=False)
     return mixed(site.atoms, x, {dim % len(x.shape)}, site.mixes())
