@@ -112,6 +112,20 @@ def test_masks_close_one_unit_half_or_all_but_one(units: int) -> None:
     assert open_units == [[n, n] for n in (units - 1, units - units // 2, 1)]
 
 
+def test_layers_of_one_kind_keep_different_numbers_of_most_units() -> None:
+    """Equal numbers would hide that one layer takes its number from another."""
+    parts = []
+    for layer in range(3):
+        name = f"block.{layer}.hidden"
+        weight = f"{layer}.weight"
+        parts.append(Group(name, 4, reads=(Slice(weight, 1),), makes=(Slice(weight, 0),)))
+    layout = resolve(nn.Sequential(*(nn.Linear(4, 4) for _ in range(3))), parts)
+    z = mask_with_closed(layout, "most", torch.device("cpu"))
+    left = [int(z[layout.span(n)].sum()) for n in range(3)]
+    assert sorted(left) in ([2, 2, 3], [2, 3, 3])
+    assert left[0] != left[1] != left[2]
+
+
 def test_the_mask_of_a_group_does_not_depend_on_the_others() -> None:
     layout = two_layers(9)
     both = mask_with_closed(layout, "half", torch.device("cpu"))

@@ -312,6 +312,33 @@ def test_what_cannot_be_a_unit_has_a_reason() -> None:
     assert [branch.modules for branch in group.branches] == [("b",)]
 
 
+def test_a_branch_that_ends_without_weights_and_cannot_be_left_out_has_a_reason() -> None:
+    """Its first module gets a list, so that zeros of the right shape are not known."""
+
+    class Grow(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = nn.Conv2d(4, 4, 1)
+
+        def forward(self, values: list[Tensor]) -> Tensor:
+            return self.conv(values[-1]).relu()
+
+    class Listed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.stem, self.grow = nn.Conv2d(2, 4, 1), Grow()
+            self.norm, self.head = nn.InstanceNorm2d(4), nn.Conv2d(4, 2, 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = self.stem(x)
+            return self.head(x + self.norm(self.grow([x])))
+
+    torch.manual_seed(0)
+    found = plan(Listed(), torch.randn(2, 2, 3, 3), depth=True)
+    (reason,) = [s.reason for s in found.skipped if "residual branch" in s.reason]
+    assert "TypeError: a closed branch gets no tensor" in reason
+
+
 def test_gates_that_are_not_binary_are_refused() -> None:
     model, x = resnet()
     found = plan(model, x, depth=True)

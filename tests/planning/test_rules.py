@@ -55,6 +55,17 @@ CASES: dict[str, tuple[Callable[[Tensor], Tensor], int, object]] = {
     "padded": (lambda x: F.pad(x, (1, 2)), 11, EACH),
     "repeated": (lambda x: x.repeat_interleave(2, 1), 16, EACH),
     "there and back": (lambda x: x.t().reshape(2, 4, 3).permute(2, 0, 1).flatten(1), 8, PAIRS),
+    "dimensions moved": (
+        lambda x: (
+            x.view(3, 2, 4).movedim(1, -1).movedim((0, 2), (2, 0)).permute(2, 0, 1).flatten(1)
+        ),
+        8,
+        PAIRS,
+    ),
+    "transposed by einsum": (lambda x: torch.einsum("bc->cb", x).tanh().t(), 8, EACH),
+    "summed by einsum": (lambda x: torch.einsum("bc->b", x)[:, None], 1, "einsum mixes the units"),
+    "squares by einsum": (lambda x: torch.einsum("bc,bc,b->bc", x, x, x.new_ones(3)), 8, EACH),
+    "patches": (lambda x: F.unfold(x[:, :, None, None], 1).squeeze(2), 8, EACH),
     "added to itself reversed": (lambda x: x + x.flip(1), 8, "flip(1) mixes the units"),
     "softmax": (lambda x: x.softmax(-1), 8, "softmax mixes the units"),
     "mean removed": (lambda x: x - x.mean(1, keepdim=True), 8, "mean(1) mixes the units"),

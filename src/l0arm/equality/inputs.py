@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 import zlib
 from collections.abc import Iterator
 from typing import Any, Literal
@@ -116,13 +117,20 @@ def _resampled(tensor: Tensor, random: torch.Generator) -> Tensor:
     return tensor.flatten()[taken.to(tensor.device)]
 
 
+def _parity(name: str) -> int:
+    """0 or 1: for layers of one kind in turn, by the numbers in their names."""
+    numbers = sum(int(number) for number in re.findall(r"\d+", name))
+    return (numbers + zlib.crc32(re.sub(r"\d+", "", name).encode())) % 2
+
+
 def mask_with_closed(
     layout: Layout, closed: Closed, device: torch.device, group: int | None = None
 ) -> Tensor:
     """Gates with one unit, half, most or all but one closed, in every group or in one.
 
     Which units are closed is random, but depends on the name of their group alone. So a group is
-    compared on the same masks whatever other groups there are.
+    compared on the same masks whatever other groups there are. With "most", groups of one size
+    differ in the number that is left: equal numbers would hide that one group needs another's.
     """
     z = torch.ones(layout.gates, device=device)
     for number in range(len(layout.groups)) if group is None else (group,):
@@ -130,6 +138,8 @@ def mask_with_closed(
         half, most = units // 2, max(units // 2, units - FEW)
         count = {"one": 1, "half": half, "most": most, "rest": units - 1}[closed]
         kind = "half" if count == half else closed
+        if closed == "most" and count > 1:
+            count -= _parity(name)
         random = torch.Generator().manual_seed(SEED + zlib.crc32(f"{kind} {name}".encode()))
         order = torch.randperm(units, generator=random)
         z[layout.span(number).start + order[:count].to(device)] = 0.0

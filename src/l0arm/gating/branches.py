@@ -40,7 +40,10 @@ class Nothing(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         named = {**dict(zip(self.arguments, args, strict=False)), **kwargs}
-        zeros = self._zeros(next(filter(_is_float, named.values())))
+        like = next(filter(_is_float, named.values()), None)
+        if like is None:
+            raise TypeError("a closed branch gets no tensor whose shape its zeros could have")
+        zeros = self._zeros(like)
         if not self.returns:
             return zeros
         known = {"zeros": zeros, "none": None}

@@ -336,7 +336,7 @@ def _by_kind(
     left, faults = list[Found](), dict[str, str]()
     for members in kinds.values():
         reason = ""
-        for options in (members, [_last(entry) for entry in members]):
+        for options in (members, [_last(trial.model, entry) for entry in members]):
             fault = _fault(trial, others, options)
             if fault is None:
                 left += options
@@ -348,9 +348,13 @@ def _by_kind(
     return sorted(left, key=lambda entry: order[entry.name]), faults
 
 
-def _last(found: Found) -> Found:
-    branch = Branch(found.branch.modules[-1:], found.branch.returns[-1:])
-    return replace(found, branch=branch)
+def _last(model: nn.Module, found: Found) -> Found:
+    """The branch of its last module that has weights."""
+    parts = zip(found.branch.modules, found.branch.returns, strict=True)
+    *_, (module, returns) = (
+        part for part in parts if next(model.get_submodule(part[0]).parameters(), None) is not None
+    )
+    return replace(found, branch=Branch((module,), (returns,)))
 
 
 def planned_depth(model: nn.Module, trace: Trace, group: Group) -> PlannedGroup:

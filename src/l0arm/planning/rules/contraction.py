@@ -41,14 +41,25 @@ def addmm(site: Site, bias: Space, a: Space, b: Space, **scales: Any) -> Space:
 
 @rule("aten.einsum")
 def einsum(site: Site, equation: str, operands: list[Space], **path: Any) -> Space:
-    """Any sum of products of two values."""
+    """Any sum of products. Values are multiplied one after the other."""
     inputs, _, out = equation.replace(" ", "").partition("->")
     letters = inputs.split(",")
-    if "..." in equation or len(operands) != 2 or any(len(set(i)) < len(i) for i in letters):
-        raise NotCovered("an einsum of two values without repeated letters or dots")
+    if "..." in equation or any(len(set(i)) < len(i) for i in letters):
+        raise NotCovered("an einsum without repeated letters or dots")
     implied = "".join(sorted(c for c in set(inputs) - {","} if inputs.count(c) == 1))
-    (a, b), (ia, ib) = operands, letters
-    return product(site, a, ia, b, ib, out or implied)
+    out = out or implied
+    x, known = operands[0], letters[0]
+    for number, (value, own) in enumerate(zip(operands[1:], letters[1:], strict=True), start=2):
+        needed = set(out).union(*letters[number:])
+        kept = (
+            out
+            if number == len(operands)
+            else [i for i in dict.fromkeys([*known, *own]) if i in needed]
+        )
+        x, known = product(site, x, known, value, own, kept), "".join(kept)
+    summed = {place for place, letter in enumerate(known) if letter not in out}
+    x = without(site.atoms, x, summed, site.mixes())
+    return _spread(x, [letter for letter in known if letter in out], out)
 
 
 def batch(rank: int) -> list[str]:

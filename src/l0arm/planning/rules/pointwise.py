@@ -31,6 +31,12 @@ def elementwise(site: Site, *args: Any, **kwargs: Any) -> Space:
     return combine(site, spaces_in(*args, *kwargs.values()), site.shape)
 
 
+@rule("aten.new_zeros", "aten.new_ones", "aten.new_full", "aten.new_empty")
+def constant(site: Site, like: Space, *settings: Any, **more: Any) -> Space:
+    """A value of its own, which has dtype and device of another."""
+    return Space(site.shape)
+
+
 @rule("aten.mul", "aten.div", "aten.neg", "aten.multiply", "aten.divide", "aten.true_divide")
 def scaled(site: Site, x: Any, *others: Any, **kwargs: Any) -> Space:
     """Products. A parameter times a number is still that parameter: zero where it is zero."""

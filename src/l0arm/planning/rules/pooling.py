@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,24 @@ def spatial(site: Site, x: Space, *settings: Any, **more: Any) -> Space | tuple[
     factors = tuple(f for f in x.factors if max(f.dims) < 2)
     results = tuple(Space(shape, factors, fixed=x.fixed) for shape in site.shapes)
     return results if len(results) > 1 else results[0]
+
+
+@rule("aten.im2col")
+def unfold(site: Site, x: Space, kernel: list[int], *settings: Any) -> Space:
+    """Patches: every channel gives one row for each position of the kernel."""
+    if len(x.shape) != 4:
+        raise NotCovered("values with batch and channels")
+    x = mixed(site.atoms, x, {2, 3}, site.mixes())
+    rows = math.prod(kernel) if len(kernel) > 1 else kernel[0] ** 2
+    factors = []
+    for factor in x.factors:
+        if factor.dims == (1,):
+            factors.append(Factor((1,), np.repeat(factor.atoms, rows)))
+        elif factor.dims == (0,):
+            factors.append(factor)
+        else:
+            site.atoms.pin(factor.atoms, site.mixes())
+    return Space(site.shape, tuple(factors), fixed=x.fixed)
 
 
 @rule("aten.pad", "aten.constant_pad_nd")

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from l0arm.planning.rules.base import NotCovered, Site, Split, rule
+from l0arm.planning.rules.base import Site, Split, rule
 from l0arm.planning.space import Factor, Space, line, simplified
 
 Block = tuple[range, range]  # dimensions before and after with the same number of elements
@@ -43,13 +43,22 @@ def unflatten(site: Site, x: Space, dim: int, sizes: list[int]) -> Space:
     return result
 
 
-@rule("aten.permute", "aten.movedim.intlist")
-def permute(site: Site, x: Space, order: list[int], to: list[int] | None = None) -> Space:
+@rule("aten.permute")
+def permute(site: Site, x: Space, order: list[int]) -> Space:
     """Dimensions reordered."""
-    if to is not None:
-        raise NotCovered("permute")
     source = [d % len(x.shape) for d in order]
     return x.moved({old: new for new, old in enumerate(source)}, site.shape)
+
+
+@rule("aten.movedim", "aten.moveaxis")
+def movedim(site: Site, x: Space, source: int | list[int], places: int | list[int]) -> Space:
+    """Some dimensions moved, the others in their order."""
+    rank = len(x.shape)
+    given = [[n % rank for n in ([d] if isinstance(d, int) else d)] for d in (source, places)]
+    to = dict(zip(*given, strict=True))
+    free = [d for d in range(rank) if d not in given[1]]
+    to |= dict(zip([d for d in range(rank) if d not in to], free, strict=True))
+    return x.moved(to, site.shape)
 
 
 @rule("aten.transpose", "aten.swapaxes", "aten.swapdims")
