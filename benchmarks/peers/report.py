@@ -104,7 +104,8 @@ def plot(rows: Rows, file: Path) -> None:
                 axis.errorbar(
                     *(x, y, (low, high)),
                     label=NAMES[method],
-                    marker="osv^D<>P"[number % 8],
+                    color=f"C{number}",  # the same in all panels
+                    marker="osv^D<>"[number],
                     linewidth=2.5 if strong else 1.2,
                     capsize=3,
                 )
