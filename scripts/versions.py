@@ -63,7 +63,8 @@ def run(name: str, folder: Path, index: str, tests: list[str]) -> int:
     """Make an environment, unless it is there, and run the tests in it. Returns the exit code."""
     wanted = ENVIRONMENTS[name]
     python = shutil.which(f"python{wanted.python}")
-    if python is None:
+    # What is on the PATH may be a stand-in for a version that is not chosen (pyenv).
+    if python is None or subprocess.run([python, "-V"], capture_output=True).returncode != 0:
         print(f"{name}: no python{wanted.python} on the PATH", file=sys.stderr)
         return 2
     place = folder / name

@@ -62,9 +62,20 @@ def test_the_oldest_environment_is_the_minimum_of_the_metadata() -> None:
     assert lower_bounds((ROOT / "pyproject.toml").read_text())["numpy"] == "1.26"
 
 
-def test_pythons_of_the_metadata_are_those_of_environments() -> None:
+def test_pythons_of_the_metadata_are_those_of_environments_and_of_the_workflow() -> None:
     named = {c.rpartition(" ")[2] for c in PROJECT["classifiers"] if re.search(r":: 3\.\d+$", c)}
-    assert named <= {each.python for each in ENVIRONMENTS.values()}
+    assert named == {each.python for each in ENVIRONMENTS.values()}
+    assert named == set(WORKFLOWS["ci"]["jobs"]["test"]["strategy"]["matrix"]["python"])
+
+
+def test_the_page_of_versions_has_the_bounds_of_the_metadata() -> None:
+    page = " ".join((ROOT / "docs/versions.md").read_text().split())
+    bounds = lower_bounds((ROOT / "pyproject.toml").read_text())
+    python, torch = ENVIRONMENTS["oldest"].python, ENVIRONMENTS["oldest"].torch.removesuffix(".0")
+    first = f"Python {python} or newer, torch {torch} or newer and numpy {bounds['numpy']} or newer"
+    assert first in page
+    (export,) = [each for each in PROJECT["optional-dependencies"]["export"] if "torch>" in each]
+    assert f"`export` needs torch {export.removeprefix('torch>=')} or newer" in page
 
 
 def test_the_page_of_versions_names_every_environment() -> None:

@@ -1,6 +1,7 @@
 """Trials find groups whose units cannot be dropped, also where dropping raises nothing."""
 
 import copy
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from tests.equality.test_certificate import ChannelAttention
+from tests.helpers.places import needs_places
 from tests.helpers.planned_networks import planned_network
 from torch import Tensor, nn
 
@@ -124,7 +126,8 @@ class Auxiliary(nn.Module):
 def test_a_branch_of_training_is_not_overlooked() -> None:
     (entry,) = plan(Auxiliary(), torch.rand(3, 4)).planned
     assert entry.execution == "masked"
-    assert entry.reason.startswith("in train mode with fewer units 'aux' fails: RuntimeError: mat1")
+    reason = "in train mode with fewer units 'aux' fails: RuntimeError: (addmm: )?mat1"
+    assert re.match(reason, entry.reason)
 
 
 class OnlyFloat32(nn.Module):
@@ -168,6 +171,7 @@ def test_zeros_of_a_fresh_network_hide_nothing(x: Tensor) -> None:
 
 
 @pytest.mark.parametrize("size", [8, 16, 24])
+@needs_places
 def test_a_saturated_softmax_hides_nothing(size: int) -> None:
     """On a large image every channel attends to itself alone, however they are split."""
     x = torch.randn(2, 3, size, size)
