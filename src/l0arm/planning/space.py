@@ -40,6 +40,7 @@ class Space:
     shape: tuple[int, ...]
     factors: tuple[Factor, ...] = ()
     parameter: bool = False  # the value is a parameter, at most reshaped or scaled
+    constant: bool = False  # the value depends on parameters alone, not on inputs
     fixed: str = ""  # why dimensions without a label are never cut
     numbers: Array | None = None  # atoms that the integers of this value number, or count in turn
 

@@ -62,7 +62,10 @@ class _Walker:
     def visit(self, node: fx.Node) -> None:
         """Compute the space of one node."""
         if node.op == "call_function" and node.target is not operator.getitem:
-            self.values[node.name] = self._call(node)
+            result = self._call(node)
+            sources = spaces_in([self.values[used.name] for used in node.all_input_nodes])
+            constant = bool(sources) and all(source.constant for source in sources)
+            self.values[node.name] = _with_constant(result, constant)
         elif node.op == "call_function":
             source, index = cast(tuple[fx.Node, int], node.args)
             whole = self.values[source.name]
@@ -107,7 +110,9 @@ class _Walker:
                 if size > 1 and torch.is_floating_point(tensor)
             )
             fixed = "" if factors else reason or ""
-            self.parameters[name] = Space(tuple(tensor.shape), factors, parameter=True, fixed=fixed)
+            self.parameters[name] = Space(
+                tuple(tensor.shape), factors, parameter=True, constant=True, fixed=fixed
+            )
             if reason is not None:
                 for factor in factors:
                     self.trace.atoms.pin(factor.atoms, reason)
@@ -229,6 +234,13 @@ def _input(node: fx.Node) -> Space | None:
     """The space of a value that depends on no parameter; None for anything but a tensor."""
     value = node.meta.get("val")
     return Space(tuple(value.shape), fixed=INPUT) if isinstance(value, torch.Tensor) else None
+
+
+def _with_constant(result: Any, constant: bool) -> Any:
+    """The results, marked as depending on parameters alone or not."""
+    if isinstance(result, tuple):
+        return tuple(_with_constant(one, constant) for one in result)
+    return replace(result, constant=constant) if isinstance(result, Space) else result
 
 
 def _unlabelled(site: Site, fixed: str) -> Any:

@@ -107,6 +107,8 @@ def reading(site: Site, a: Space, dim_a: int, b: Space, dim_b: int) -> list[Arra
     if weight.parameter and not x.parameter:
         return _read(site, x, fx, dim, fw)
     reason = f"{site.where} sums over units outside of any weight"
+    if weight.constant and not x.constant:  # standardised, for example
+        reason = f"{site.where} reads the units by a weight that is computed, not held"
     for factor, where in ((fx, dim), (fw, dim_w)):
         if factor is not None:
             collapse(site.atoms, factor, {where}, reason)

@@ -10,7 +10,8 @@ from l0arm.planning.space import Space, mixed, without
 
 OVER_SOME = """mean.dim sum.dim_IntList amax.default amin.default max.dim min.dim var.dim std.dim
 var.correction std.correction logsumexp.default prod.dim_int any.dim all.dim argmax.default
-argmin.default norm.ScalarOpt_dim linalg_vector_norm.default median.dim"""
+argmin.default norm.ScalarOpt_dim linalg_vector_norm.default median.dim
+var_mean.dim var_mean.correction std_mean.dim std_mean.correction"""
 NORMS = ("norm", "linalg_vector_norm")  # their order comes before the dimensions
 
 
