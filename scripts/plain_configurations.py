@@ -19,7 +19,7 @@ from pathlib import Path
 
 import torch
 import transformers
-from removable_shares import MODELS, make
+from removable_shares import MODELS, make  # type: ignore[import-not-found]
 from torch import Tensor, nn
 
 import l0arm
@@ -59,8 +59,7 @@ def answer(name: str, kind: str, plans: dict[bool, l0arm.Plan]) -> str:
     original = copy.deepcopy(model)
     deep = kind == "layers"
     if deep not in plans:
-        options = {"depth": True} if deep else {"stream": True}
-        plans[deep] = l0arm.plan(model, (), inputs, outputs="logits", **options)
+        plans[deep] = l0arm.plan(model, (), inputs, outputs="logits", stream=not deep, depth=deep)
     gated = l0arm.sparsify(model, plans[deep], "l0-arm", lam=0.0, example_kwargs=inputs)
     parts = [
         closed(group, model) if kind_of(group) == kind else torch.ones(group.units)
