@@ -63,6 +63,10 @@ def mistral() -> nn.Module:
     return transformers.MistralForCausalLM(transformers.MistralConfig(**SMALL))
 
 
+def qwen2() -> nn.Module:
+    return transformers.Qwen2ForCausalLM(transformers.Qwen2Config(**SMALL))
+
+
 def qwen3() -> nn.Module:
     return transformers.Qwen3ForCausalLM(transformers.Qwen3Config(**SMALL, head_dim=8))
 

@@ -199,6 +199,27 @@ def test_a_small_network_can_be_copied_saved_and_exported(tmp_path: Path) -> Non
 
 
 @needs_places
+def test_a_small_network_can_be_gated_again_and_its_copies_too(tmp_path: Path) -> None:
+    """Its forward is wrapped already. A second cut scales what the first one left."""
+    gated, x = gated_vision()
+    small = cut(gated, torch.tensor([1.0, 0.0, 1.0])).eval()
+    want = small(x).detach()
+    save(small, tmp_path / "small")
+    loaded = load(tmp_path / "small", lambda: Block(Vision))
+    for again in (copy.deepcopy(small), loaded):
+        found = check_cut(copy.deepcopy(again), (x,))
+        assert described(found)["attention.qkv"] == "2 patched"
+        twice = sparsify(again, found, "l0-arm", lam=0.0).double()
+        smaller = cut(twice, torch.tensor([0.0, 1.0])).eval()
+        assert [p.shape[0] for p in smaller.parameters()] < [p.shape[0] for p in small.parameters()]
+        both = copy.deepcopy(smaller), copy.deepcopy(twice).compact(certify=False).eval()
+        for other in both:
+            assert torch.equal(other(x), smaller(x))
+        assert not torch.allclose(smaller(x), want)
+    assert torch.equal(small(x), want)  # copies share nothing with it
+
+
+@needs_places
 def test_a_forward_that_takes_another_way_is_refused() -> None:
     """The sizes of a way that was not seen are unknown."""
 

@@ -2,6 +2,7 @@
 
 import copy
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.helpers.tiny_transformers import bert, gpt2, llama, mistral, qwen3
+from tests.helpers.tiny_transformers import bert, gpt2, llama, mistral, qwen2, qwen3, t5, vit
 from torch import nn
 
 import l0arm
@@ -134,53 +135,78 @@ def test_the_certificate_notices_units_that_are_reopened_at_other_values(
 
 
 def tied_everything(
-    make: Callable[[], nn.Module], example: dict[str, Any], *, stream: bool, outputs: str
+    make: Callable[[], nn.Module],
+    example: dict[str, Any],
+    *,
+    outputs: str,
+    stream: bool = False,
+    depth: bool = False,
+    keep: Callable[[str], bool] = lambda name: True,
 ) -> Gated:
-    """Heads and neurons, and where asked for the stream: a part of every group is closed."""
+    """A part of every group is closed; of the branches, those of the last layer of every list."""
     torch.manual_seed(0)
     model = make().eval()
-    found = l0arm.plan(model, (), example, stream=stream, outputs=outputs)
+    found = l0arm.plan(model, (), example, stream=stream, depth=depth, outputs=outputs)
+    found = replace(found, planned=tuple(e for e in found.planned if keep(e.group.name)))
     gated = l0arm.sparsify(model, found, "l0-arm", lam=0.0, example_kwargs=example)
     gated.phi.data.fill_(2.0)
-    for number in range(len(gated.groups)):
-        gated.phi.data[gated.layout.span(number)][:: 4 if number % 2 else 3] = -2.0
+    for number, group in enumerate(gated.groups):
+        phi = gated.phi.data[gated.layout.span(number)]
+        if group.branches:
+            in_last = [bool(re.match(r"\D*\.1\.", b.modules[0])) for b in group.branches]
+            phi[torch.tensor(in_last)] = -2.0
+        else:
+            phi[:: 4 if number % 2 else 3] = -2.0
     return gated.eval()
 
 
+PIXELS = {"pixel_values": torch.linspace(-1, 1, 2 * 3 * 16 * 16).view(2, 3, 16, 16).sin()}
+SOURCE = {"input_ids": IDS, "decoder_input_ids": IDS[:, :5]}
+WHOLE: dict[str, tuple[Callable[[], nn.Module], dict[str, Any], dict[str, Any]]] = {
+    "llama": (lambda: llama(heads=8), {"input_ids": IDS}, {"stream": True}),
+    "mistral": (mistral, {"input_ids": IDS}, {"stream": True}),
+    "qwen2": (qwen2, {"input_ids": IDS}, {"stream": True}),
+    "gpt2": (gpt2, {"input_ids": IDS}, {"keep": lambda name: ".attn" not in name}),
+    "vit": (vit, PIXELS, {}),
+    "t5": (t5, SOURCE, {}),
+}
+
+
 @pytest.mark.parametrize(
-    "make",
-    [
-        lambda: llama(heads=8),
-        pytest.param(mistral, marks=pytest.mark.slow),
-    ],
+    "name", [pytest.param(n, marks=[] if n == "llama" else [pytest.mark.slow]) for n in WHOLE]
 )
 @pytest.mark.filterwarnings("ignore")
-def test_stream_heads_and_neurons_are_numbers_of_a_plain_configuration(
-    make: Callable[[], nn.Module], tmp_path: Path
-) -> None:
-    example = {"input_ids": IDS}
-    gated = tied_everything(make, example, stream=True, outputs="logits")
+def test_widths_and_layers_are_numbers_of_a_plain_configuration(name: str, tmp_path: Path) -> None:
+    """Stream, heads and neurons become narrower, and the second layer is gone."""
+    make, example, options = WHOLE[name]
+    gated: Any = tied_everything(make, example, depth=True, outputs="logits", **options)
     folder = l0arm.save(gated, tmp_path / "saved", uniform=True)
     described = inspect_saved(folder)
     widths: dict[tuple[bool, int], set[int]] = {}
     for group, kept in zip(gated.groups, described.kept, strict=True):
-        widths.setdefault((bool(group.norms), group.units), set()).add(len(kept))
         assert len(kept) < group.units
+        if not group.branches and ".1." not in group.name:
+            widths.setdefault((bool(group.norms), group.units), set()).add(len(kept))
     assert all(len(found) == 1 for found in widths.values())
+    assert described.layers.left
+    assert set(described.layers.left.values()) == {(0,)}
     plain = type(gated.model).from_pretrained(folder).eval()
-    ours = l0arm.load(folder, make).eval()
+    ours: Any = l0arm.load(folder, make).eval()
     assert l0arm.certificate(ours).passed
     with torch.no_grad():
         want = ours(**example).logits
         torch.testing.assert_close(plain(**example).logits, want, rtol=1e-5, atol=1e-6)
     assert plain.num_parameters() == described.parameters[1] < described.parameters[0]
+    if "pixel_values" not in example:
+        prompt = {"input_ids": IDS, "max_new_tokens": 4, "do_sample": False}
+        assert torch.equal(plain.generate(**prompt), ours.generate(**prompt))
 
 
 @pytest.mark.filterwarnings("ignore")
 def test_what_no_configuration_says_is_refused_with_the_reason(tmp_path: Path) -> None:
     """BERT's heads have hidden_size / heads dimensions; its LayerNorms divide by a full width."""
     example = {"input_ids": IDS}
-    heads = tied_everything(bert, example, stream=False, outputs="last_hidden_state")
+    heads = tied_everything(bert, example, outputs="last_hidden_state")
     with pytest.raises(SavedError, match="no plain BertModel has these widths: "):
         l0arm.save(heads, tmp_path / "saved", uniform=True)
     one = gated_mlps(llama, lambda name: is_mlp(name) and ".0." in name)
@@ -207,7 +233,8 @@ def test_a_stream_with_layer_norms_and_closed_branches_are_refused(tmp_path: Pat
     deep = l0arm.sparsify(model, found, "l0-arm", lam=0.0, example_kwargs=example)
     deep.phi.data.fill_(9.0)
     deep.phi.data[-1] = -9.0
-    with pytest.raises(SavedError, match="residual branches of group 'depth' are closed"):
+    left = r"branch of 'model\.layers\.1' is closed, but 'model\.layers\.1\.self_attn\.q_proj"
+    with pytest.raises(SavedError, match=left):
         l0arm.save(deep, tmp_path / "saved", uniform=True)
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from l0arm.compaction.saved.layers import LayersLeft
 from l0arm.compaction.saved.weights import SavedError, TensorInfo
 from l0arm.files import read_json
 from l0arm.gating import Group
@@ -29,6 +30,7 @@ FIELDS: dict[str, Kind] = {
     "metrics": dict,
     "certificate": (dict, type(None)),
 }
+OPTIONAL: dict[str, tuple[Kind, Any]] = {"layers": (dict, {})}
 CARD = """---
 library_name: l0arm
 tags:
@@ -50,10 +52,11 @@ class Description:
     replaced: tuple[str, ...]  # attention modules that were replaced to lose heads
     attributes: Mapping[str, int]  # integers that count units, after the cut
     original: Mapping[str, TensorInfo]
-    tensors: Mapping[str, TensorInfo]
+    tensors: Mapping[str, TensorInfo]  # by their names in the file, where layers may be renumbered
     tensors_sha256: str
     metrics: Mapping[str, Any] = field(default_factory=dict)
     certificate: Mapping[str, Any] | None = None
+    layers: LayersLeft = field(default_factory=LayersLeft)
 
     def to_json(self) -> str:
         """As text with a checksum of its content; every group and tensor has a line."""
@@ -74,6 +77,8 @@ class Description:
             "metrics": dict(self.metrics),
             "certificate": None if self.certificate is None else dict(self.certificate),
         }
+        if self.layers.left:
+            record["layers"] = {home: list(left) for home, left in self.layers.left.items()}
         try:
             record = json.loads(json.dumps(record, allow_nan=False))  # keys become text
             record["sha256"] = digest(record)
@@ -91,7 +96,7 @@ class Description:
         _check_version(record, where)
         _check_digest(record, where)
         try:
-            record = checked(record, where, FIELDS)
+            record = checked(record, where, FIELDS, OPTIONAL)
             entries = [_group(e, f"{where}, group {n}") for n, e in enumerate(record["groups"])]
         except RecordError as error:
             raise SavedError(str(error)[:400]) from None
@@ -104,6 +109,10 @@ class Description:
             raise SavedError(f"{where}: replaced must list names of modules, each of them once")
         if not all(type(value) is int for value in attributes.values()):
             raise SavedError(f"{where}: attributes must be integers")
+        for home, left in record["layers"].items():
+            in_order = isinstance(left, list) and all(type(n) is int and n >= 0 for n in left)
+            if not in_order or left != sorted(set(left)):
+                raise SavedError(f"{where}: layers must list those left of {home[:80]!r} in order")
         return cls(
             model=record["model"],
             parameters=(counts[0], counts[1]),
@@ -116,6 +125,7 @@ class Description:
             tensors_sha256=record["tensors_sha256"],
             metrics=record["metrics"],
             certificate=record["certificate"],
+            layers=LayersLeft({home: tuple(left) for home, left in record["layers"].items()}),
         )
 
 

@@ -18,11 +18,13 @@ from l0arm.compaction.provenance import (
     set_provenance,
 )
 from l0arm.compaction.saved.description import Description, model_card, read_description
+from l0arm.compaction.saved.layers import LayersLeft
 from l0arm.compaction.saved.rebuilding import check_same, rebuilt
 from l0arm.compaction.saved.uniform import tie_widths
 from l0arm.compaction.saved.weights import (
     KNOWN,
     SavedError,
+    TensorInfo,
     read_header,
     read_tensors,
     sha256_of,
@@ -63,13 +65,14 @@ def save(
 
     With ``uniform=True`` the MLPs of a transformer all get the width of the widest one, and so do
     its heads. A ``config.json`` says so, and ``from_pretrained`` of transformers loads the folder
-    without l0arm. A residual stream with RMSNorms may be cut, too. The plain model is compared with
-    the small one before anything is written. The saved network is the trained one (z-bar) with the
-    most probable closed units of the narrower layers re-opened. A re-opened unit has the value of
-    its own gate, without a threshold: g(phi) for Bernoulli gates, so that the outputs may change;
-    0 for hard concrete gates, so that they do not. Where gates must be 0 or 1, as in a residual
-    stream, it is 1. The certificate compares the saved network with the trained gates plus exactly
-    these values.
+    without l0arm. A residual stream with RMSNorms may be cut, too, and layers go whose branches are
+    all closed. The plain model is compared with the small one before anything is written.
+
+    The saved network is the trained one (z-bar) with the most probable closed units of the narrower
+    layers re-opened. A re-opened unit has the value of its own gate, without a threshold: g(phi)
+    for Bernoulli gates, so that the outputs may change; 0 for hard concrete gates, so that they do
+    not. Where gates must be 0 or 1, as in a residual stream, it is 1. The certificate compares the
+    saved network with the trained gates plus exactly these values.
 
     Args:
         network: A small network, or the gated model.
@@ -78,7 +81,7 @@ def save(
         example_inputs: Inputs to compare on: a tensor, or a sequence of arguments.
         example_kwargs: Keyword arguments to compare on.
         uniform: Give all layers one width, for a model of transformers whose configuration can
-            state it. With heads or a residual stream cut, this needs example inputs.
+            state it. With heads, layers or a residual stream cut, this needs example inputs.
         force: Replace a saved network. A folder with files of other origin is refused in any case.
 
     Returns:
@@ -99,7 +102,7 @@ def save(
         ['README.md', 'l0arm.json', 'model.safetensors']
     """
     folder = check_free(Path(folder), force=force)
-    config = None
+    config, layers = None, LayersLeft()
     if isinstance(network, Gated):
         _check_extra_state(network.model)
         if is_outdated(network):
@@ -115,7 +118,8 @@ def save(
             reference = None if tied is None else tied.reference
             evidence = issue_certificate(network, z_bar, example, reference=reference)
         small = cut_for_good(network, z_bar, evidence)
-        config = None if tied is None else tied.config_for(small, example)
+        if tied is not None:
+            config, layers = tied.config_for(small, example), tied.layers
     else:
         if uniform or example_inputs is not None or example_kwargs is not None:
             raise TypeError(
@@ -138,7 +142,8 @@ def save(
     _check_dtypes(small)
     origin, certificate = provenance.origin, provenance.certificate
     with replacing_folder(folder) as new:
-        write_tensors(new / TENSORS, tensors_once(small))
+        tensors = {layers.plain_name(k): tensor for k, tensor in tensors_once(small).items()}
+        write_tensors(new / TENSORS, tensors)
         description = Description(
             model=origin.model,
             parameters=(origin.parameters, _count(small)),
@@ -147,10 +152,11 @@ def save(
             replaced=origin.replaced,
             attributes=origin.attributes,
             original=origin.original,
-            tensors=tensor_infos(small),
+            tensors={name: TensorInfo.of(tensor) for name, tensor in tensors.items()},
             tensors_sha256=sha256_of(new / TENSORS),
             metrics=metrics or {},
             certificate=None if certificate is None else certificate.as_record(),
+            layers=layers,
         )
         if config is not None:
             (new / CONFIG).write_text(config, encoding="utf-8")
@@ -201,7 +207,7 @@ def load(folder: str | Path, factory: Callable[[], nn.Module]) -> nn.Module:
     target = tensors_once(small)
     with torch.no_grad():
         for name, tensor in read_tensors(folder / TENSORS):
-            target[name].copy_(tensor)
+            target[description.layers.own_name(name)].copy_(tensor)
     record = description.certificate
     certificate = None if record is None else Certificate.from_record(record)
     origin = Origin(

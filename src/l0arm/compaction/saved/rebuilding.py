@@ -43,7 +43,10 @@ def rebuilt(model: nn.Module, description: Description, where: str) -> nn.Module
     for name, value in attributes.items():
         if value < 0:
             raise SavedError(f"{where} closes so many units that {name[:80]!r} would be {value}")
-    tensors = description.tensors
+    rename = description.layers.own_name
+    tensors = {rename(name): fact for name, fact in description.tensors.items()}
+    if len(tensors) < len(description.tensors):
+        raise SavedError(f"{where} has tensors of one name twice, when its layers are counted")
     check_same(tensor_infos(small), tensors, f"the model cut as {where} says", "the same file")
     for name, tensor in tensors_once(small).items():
         tensor.data = tensor.data.to(getattr(torch, tensors[name].dtype))

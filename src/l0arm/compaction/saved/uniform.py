@@ -1,10 +1,10 @@
 """One width for all layers, so that a plain ``config.json`` of transformers can state it.
 
 A configuration has one number for the width of all MLPs, one for the heads, one for the residual
-stream. Groups of one role and size get the width of the widest: its most probable closed units are
-re-opened. Which number of the configuration says so is found by its value. Whether the numbers are
-right is decided by the plain model that they make: it must have the shapes of the small network,
-its numbers, and its outputs.
+stream, and one for the layers. Groups of one role and size get the width of the widest: its most
+probable closed units are re-opened. Layers go if all their branches are closed. Which number of the
+configuration says so is found by its value. Whether the numbers are right is decided by the plain
+model that they make: it must have the shapes of the small network, its numbers, and its outputs.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from l0arm.compaction.saved.layers import LayersLeft
 from l0arm.compaction.saved.weights import SavedError
 from l0arm.equality.difference import output_difference, selected_outputs
 from l0arm.equality.example import Example, without_side_effects
@@ -44,20 +45,21 @@ class TiedWidths:
     source: nn.Module  # the model that is gated
     choices: tuple[tuple[Numbers, ...], ...]  # for every role, the numbers to try
     needs_example: bool  # shapes do not show a mistake: heads and streams act through numbers, too
+    layers: LayersLeft
 
     def config_for(self, small: nn.Module, example: Example | None) -> str:
         """The ``config.json`` that makes a plain model like the small network."""
         if self.needs_example and example is None:
             raise SavedError(
-                "uniform=True with heads or a residual stream cut needs inputs to compare the "
-                "plain model on: pass example_inputs or example_kwargs"
+                "uniform=True with heads, layers or a residual stream cut needs inputs to compare "
+                "the plain model on: pass example_inputs or example_kwargs"
             )
         problem = ""
         for numbers in islice(product(*self.choices), ATTEMPTS):
             changed = {key: value for one in numbers for key, value in one.items()}
             try:
                 text = _config_text(self.source, changed)
-                found = _misfit(self._plain(text, "meta"), small)
+                found = _misfit(self._plain(text, "meta"), small, self.layers)
             except Exception as error:  # a configuration checks its numbers, and a model too
                 found = f"{type(error).__name__}: {str(error).strip().splitlines()[-1][:200]}"
             if found is None:
@@ -82,7 +84,7 @@ class TiedWidths:
         like = next(small.parameters())
         plain = self._plain(text, "cpu").to(like.device, like.dtype)
         for name, module in plain.named_modules():
-            own = vars(small.get_submodule(name))
+            own = vars(small.get_submodule(self.layers.own_name(name)))
             for key, value in vars(module).items():
                 known = own.get(key)
                 if not isinstance(value, float) or not isinstance(known, float):
@@ -94,7 +96,8 @@ class TiedWidths:
                     )
         if example is None:
             return
-        plain.load_state_dict(small.state_dict())
+        state = small.state_dict()
+        plain.load_state_dict({self.layers.plain_name(k): value for k, value in state.items()})
         outputs = []
         for model in (plain, small):
             with without_side_effects(model):
@@ -119,11 +122,15 @@ def tie_widths(gated: Gated) -> TiedWidths:
         )
     trained = gated.deterministic()
     z, reference = trained.clone(), trained.clone()
+    layers = LayersLeft.of(gated, trained, WAY_OUT)
     roles: dict[tuple[Role, int], list[int]] = {}
     for number, group in enumerate(gated.groups):
-        roles.setdefault((_role(group), group.units), []).append(number)
-        _refuse_what_no_configuration_says(group, trained[gated.layout.span(number)])
-    choices, heads, needs_example = [], 1.0, False
+        is_gone = group.makes and all(layers.is_gone(piece.tensor) for piece in group.makes)
+        if not group.branches and not is_gone:
+            roles.setdefault((_role(group), group.units), []).append(number)
+            _refuse_cut_layer_norms(group, trained[gated.layout.span(number)])
+    heads, needs_example = 1.0, bool(layers.left)
+    choices = [_layer_numbers(config, gated.model, *entry) for entry in layers.left.items()]
     order = sorted(roles, key=lambda role: role[0] != "heads")  # those of a stream depend on them
     for role, units in order:
         spans = [gated.layout.span(number) for number in roles[role, units]]
@@ -137,7 +144,7 @@ def tie_widths(gated: Gated) -> TiedWidths:
         if width < units:
             needs_example |= role != "MLP"
             choices.append(tuple(_numbers(config, gated, roles[role, units], role, units, width)))
-    return TiedWidths(z, reference, gated.model, tuple(choices), needs_example)
+    return TiedWidths(z, reference, gated.model, tuple(choices), needs_example, layers)
 
 
 def _role(group: Group) -> Role:
@@ -147,16 +154,9 @@ def _role(group: Group) -> Role:
     return "heads" if block > 1 else "MLP"
 
 
-def _refuse_what_no_configuration_says(group: Group, z: Tensor) -> None:
-    if bool((z != 0).all()):
-        return
-    if group.branches:
-        raise SavedError(
-            f"uniform=True: residual branches of group '{group.name}' are closed, and a "
-            f"configuration has all branches of all its layers; {WAY_OUT}"
-        )
+def _refuse_cut_layer_norms(group: Group, z: Tensor) -> None:
     replaced = [norm.module for norm in group.norms if norm.epsilon is None]
-    if replaced:
+    if replaced and not bool((z != 0).all()):
         raise SavedError(
             f"uniform=True: units of group '{group.name}' are closed, over which the LayerNorm "
             f"'{replaced[0]}' goes on dividing by their full number. A plain LayerNorm cannot; "
@@ -185,41 +185,65 @@ def _widen(
         reference[span] = torch.where(reopened, values[span], trained[span])
 
 
+def _layer_numbers(
+    config: Any, model: nn.Module, home: str, left: tuple[int, ...]
+) -> tuple[Numbers, ...]:
+    """What the configuration may say of the layers that are left of a list of modules."""
+    count = len(model.get_submodule(home))  # type: ignore[arg-type]
+    known = {key: value for key, value in config.to_dict().items() if "layer" in key}
+    each = {
+        key: [value[place] for place in left]
+        for key, value in known.items()
+        if isinstance(value, list) and len(value) == count
+    }
+    counts = [key for key, value in known.items() if type(value) is int and value == count]
+    return tuple({key: len(left), **each} for key in counts)
+
+
 def _numbers(
     config: Any, gated: Gated, groups: list[int], role: Role, units: int, width: int
 ) -> Iterator[Numbers]:
     """What the configuration may say of this width, the likeliest first."""
     known = {k: v for k, v in config.to_dict().items() if v is None or type(v) in (int, float)}
     whole = {key: value for key, value in known.items() if type(value) is int}
-    size = _head_size(known)
-    if role == "heads":
-        named = {k: v for k, v in whole.items() if "head" in k and "dim" not in k}
-        scaled = {k: v * width // units for k, v in named.items() if v and v % units == 0}
-        yield {**scaled, **size}
-    elif role == "stream":
+    if role == "stream":
         norm = gated.groups[groups[0]].norms[0]
         epsilon = getattr(gated.model.get_submodule(norm.module), str(norm.epsilon))
         grown = {k: v * units / width for k, v in known.items() if "eps" in k and v == epsilon}
         for key, value in whole.items():
             if value == units and not any(word in key for word in OTHERS):
-                yield {key: width, **size, **grown}
-    else:
-        same = [key for key, value in whole.items() if value == units and "head" not in key]
-        yield from ({key: width} for key in sorted(same, key=lambda key: not _is_inner(key)))
-        yield from ({key: width} for key, v in known.items() if v is None and _is_inner(key))
+                yield from ({key: width, **size, **grown} for size in _head_sizes(config, known))
+        return
+    if role == "heads":
+        named = {k: v for k, v in whole.items() if "head" in k and "dim" not in k}
+        scaled = {k: v * width // units for k, v in named.items() if v and v % units == 0}
+        if scaled:
+            yield from ({**scaled, **size} for size in _head_sizes(config, known))
+    # A unit of several rows may also be one of an MLP, whose two projections are one weight.
+    same = [key for key, value in whole.items() if value == units and "head" not in key]
+    inner = [key for key in same if _is_inner(key)]
+    yield from [dict.fromkeys(inner, width)] if len(inner) > 1 else []
+    yield from ({key: width} for key in sorted(same, key=lambda key: not _is_inner(key)))
+    yield from ({key: width} for key, v in known.items() if v is None and _is_inner(key))
+    ratios = {k: width * v / units for k, v in known.items() if "ratio" in k and v}
+    yield from ({key: int(v) if v == int(v) else v} for key, v in ratios.items())
 
 
 def _is_inner(key: str) -> bool:
     return any(word in key for word in INNER)
 
 
-def _head_size(known: Mapping[str, Any]) -> Numbers:
-    """The size of a head, where a configuration can name it: it must not follow from the others."""
+def _head_sizes(config: Any, known: Mapping[str, Any]) -> Iterator[Numbers]:
+    """The size of a head, where a configuration can name it: it must not follow from the others.
+
+    Many models read ``head_dim`` though their configurations do not declare it.
+    """
+    width, heads = (getattr(config, key, None) for key in ("hidden_size", "num_attention_heads"))
+    size = known.get("head_dim") or (width // heads if width and heads else None)
+    if size is not None:
+        yield {"head_dim": size}
     if "head_dim" not in known:
-        return {}
-    width, heads = known.get("hidden_size"), known.get("num_attention_heads")
-    size = known["head_dim"] or (width // heads if width and heads else None)
-    return {} if size is None else {"head_dim": size}
+        yield {}
 
 
 def _config_text(source: nn.Module, changed: Numbers) -> str:
@@ -231,9 +255,10 @@ def _config_text(source: nn.Module, changed: Numbers) -> str:
     return text
 
 
-def _misfit(plain: nn.Module, small: nn.Module) -> str | None:
+def _misfit(plain: nn.Module, small: nn.Module, layers: LayersLeft) -> str | None:
     """The first tensor that the plain model has in another shape; None if there is none."""
-    ours = {key: tuple(value.shape) for key, value in small.state_dict().items()}
+    state = small.state_dict()
+    ours = {layers.plain_name(key): tuple(value.shape) for key, value in state.items()}
     theirs = {key: tuple(value.shape) for key, value in plain.state_dict().items()}
     for key in (*ours, *theirs):
         if ours.get(key) != theirs.get(key):
