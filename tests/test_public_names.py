@@ -33,6 +33,7 @@ PUBLIC = [
     "PlanError",
     "PruneResult",
     "Resize",
+    "Route",
     "SavedError",
     "ScaledSigmoid",
     "SearchResult",
