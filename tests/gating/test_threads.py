@@ -238,6 +238,24 @@ def test_evaluating_is_not_disturbed_by_a_thread_that_trains(execution: str) -> 
     assert wrong == 0
 
 
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda gated: list(gated.parameters()),
+        lambda gated: [p for _, p in gated.named_parameters()],
+        lambda gated: [p for part in gated.parameter_groups() for p in part["params"]],
+        lambda gated: list(gated.buffers()),
+    ],
+)
+def test_an_optimizer_gets_the_whole_tensors_while_another_thread_evaluates(use: Any) -> None:
+    """Those that are installed for the length of a call are cut, and nobody would train them."""
+    gated, x = gate(), inputs(1)
+    whole = {id(tensor) for tensor in use(gated)}
+    with Paused(gated, lambda: evaluated(gated, x)):
+        found = {id(tensor) for tensor in use(gated)}
+    assert found == whole
+
+
 def test_a_copy_and_a_state_dict_wait_for_a_call_in_another_thread() -> None:
     gated, x = gate(), inputs(1)
     shapes = {key: value.shape for key, value in gated.state_dict().items()}

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import copy
 import threading
+from collections.abc import Iterator
 from functools import partial
 from typing import Any, Self
+
+from torch import Tensor, nn
 
 from l0arm.gating.engine import Engine
 from l0arm.gating.threads import THIS, Identity
@@ -41,6 +44,16 @@ class Exclusive(Precise):
     def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
         """Load a state dict, as every module."""
         return self.engine.alone(partial(super().load_state_dict, *args, **kwargs))
+
+    def named_parameters(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, nn.Parameter]]:
+        """The parameters, as of every module. An optimizer must not get tensors that are cut."""
+        names = partial(super().named_parameters, *args, **kwargs)
+        return iter(self.engine.alone(lambda: list(names())))
+
+    def named_buffers(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, Tensor]]:
+        """The buffers, as of every module."""
+        names = partial(super().named_buffers, *args, **kwargs)
+        return iter(self.engine.alone(lambda: list(names())))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         """A copy, in which no draw is in force."""

@@ -322,7 +322,8 @@ class Gated(Exclusive):
         self, lr: float = 1e-3, gate_lr: float | None = None, **weights: Any
     ) -> list[dict[str, Any]]:
         """For an optimizer: the weights; then phi and the method's extras, without weight decay."""
-        parameters = [p for p in self.model.parameters() if p.requires_grad]
+        trained = self.engine.alone(lambda: list(self.model.parameters()))
+        parameters = [p for p in trained if p.requires_grad]
         gate_lr = lr if gate_lr is None else gate_lr
         return [
             {"params": parameters, "lr": lr, **weights},
