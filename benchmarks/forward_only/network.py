@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from benchmarks.forward_only.text import LENGTH, VOCABULARY, batch, read, rows_of
 from l0arm.files import replacing
 
-WIDTH, LAYERS, HEADS, HIDDEN = 128, 4, 8, 512  # 0.82 M parameters, 0.79 M without embeddings
+WIDTH, LAYERS, HEADS, HIDDEN = 192, 6, 6, 768  # 2.66 M parameters without embeddings
 ROWS, RATE, MATRIX_RATE, WARM_UP = 8, 3e-3, 0.02, 50
-STEPS, SAVED_EVERY = 1500, 50
+STEPS, SAVED_EVERY = 1000, 25
 
 
 class Block(nn.Module):
