@@ -71,7 +71,7 @@ def compacted(kind: str, seed: int) -> bool:
     model, x = shaken(make(seed)).double(), torch.rand(shape, dtype=torch.float64)
     whole = sum(p.numel() for p in model.parameters())
     try:
-        found = plan(model, x, stream=True, depth=True)
+        found = plan(model, x, stream=True, depth=True, head_dims=True)
     except PlanError:
         return False
     gated = sparsify(model, found, "l0-arm", lam=0.0).double()

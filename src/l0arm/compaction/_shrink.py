@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from l0arm.compaction.optimizer import Transfer
-from l0arm.gating import Gated, Group, Slice
+from l0arm.gating import Gated, Group, Patch, Slice
 from l0arm.gating.cutting import InputSelection, cut_copy, select_inputs
 from l0arm.gating.draw import Draw
 from l0arm.gating.layout import TensorCut, named_tensors, units_of
@@ -156,7 +156,14 @@ def _shrunk(gated: Gated, number: int, keep: Tensor, draw: Draw, names: dict[str
         makes=moved(group.makes),
         counts=moved(group.counts),
         select=None if select is None else replace(select, tensor=names[select.tensor]),
-        patches=tuple(replace(patch, module=names[patch.module]) for patch in group.patches),
+        patches=tuple(
+            replace(
+                patch,
+                module=names[patch.module],
+                per_unit=_per_unit_left(gated, number, patch, draw),
+            )
+            for patch in group.patches
+        ),
         resizes=tuple(replace(resize, module=names[resize.module]) for resize in group.resizes),
         picks=tuple(replace(pick, module=names[pick.module]) for pick in group.picks),
         borrows=tuple(
@@ -164,8 +171,19 @@ def _shrunk(gated: Gated, number: int, keep: Tensor, draw: Draw, names: dict[str
             for borrow in group.borrows
         ),
         routes=tuple(replace(route, module=names[route.module]) for route in group.routes),
+        dots=tuple(replace(dot, module=names[dot.module]) for dot in group.dots),
         norms=tuple(replace(norm, module=names[norm.module]) for norm in group.norms),
     )
+
+
+def _per_unit_left(gated: Gated, number: int, patch: Patch, draw: Draw) -> int:
+    """What an attribute loses for a unit: less, if units of other groups are factors of it."""
+    units = gated.groups[number].units
+    full = getattr(gated.model.get_submodule(patch.module), patch.attribute)
+    if patch.per_unit * units != full:
+        return patch.per_unit
+    patches = gated.layout.patches[patch.module][patch.attribute]
+    return draw.count_left(full, patches) // draw.units_kept(number)
 
 
 def _moved(gated: Gated, group: Group, piece: Slice, staying: list[int], draw: Draw) -> Slice:

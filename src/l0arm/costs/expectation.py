@@ -131,7 +131,11 @@ def units_read(cut: TensorCut) -> TensorCut:
 
 
 def _along(cut: TensorCut, *, reading: bool) -> TensorCut:
-    axes = {d: a for d, a in cut.axes.items() if any(r.reads for r in a.reaches) == reading}
+    axes = {
+        dim: axis
+        for dim, axis in cut.axes.items()
+        if any(reach.reads and not reach.rows for reach in axis.reaches) == reading
+    }
     return replace(cut, axes=axes, elementwise=[])
 
 

@@ -6,6 +6,7 @@ network that compaction makes. Inputs have several scales, since saturation hide
 
 from __future__ import annotations
 
+import copy
 import math
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -123,6 +124,7 @@ class Trial:
         self.blind = not any(has_comparable_entries(y) for _, y in tested)
         self._known: dict[object, Outputs] = {}
         self.trains = self.scratch.refusal(self.inputs[0], "train") is None
+        self.held: tuple[Group, ...] = ()  # closed and dropped beside those that are tested
 
     def _perturbed(self, example: Example) -> ScratchModel:
         """With perturbed weights, or with its own where those give nothing to compare."""
@@ -150,6 +152,12 @@ class Trial:
                 return scaled, self.scratch.run(self.model, scaled)
         return example, self.scratch.first
 
+    def beside(self, groups: Sequence[Group]) -> Trial:
+        """The same trial, with these groups beside all that it tests."""
+        other = copy.copy(self)
+        other.held = (*self.held, *groups)
+        return other
+
     def agrees(self, groups: Sequence[Group], *, quick: bool = False) -> bool:
         """Whether the outputs under dropping and zeroing are equal in all cases, or in one."""
         return self.fault(groups, quick=quick) is None
@@ -167,12 +175,16 @@ class Trial:
             return Fault(self.watch.reason)
         self.watch.trials += 1
         self.watch.report(f"trial {self.watch.trials}: {len(groups)} groups")
-        layout = resolve(self.model, groups)
-        cases = list(self._cases(layout))
-        for passed, case in enumerate(cases[1:2] if quick else cases):
-            reason = self._fault(layout, case)
-            if reason is not None:
-                return Fault(reason, passed)
+        passed = 0
+        # Alone, too: closed together, what counts one group may fit another by chance.
+        for together in [[*self.held, *groups]] + ([list(groups)] if self.held else []):
+            layout = resolve(self.model, together)
+            cases = list(self._cases(layout))
+            for case in cases[1:2] if quick else cases:
+                reason = self._fault(layout, case)
+                if reason is not None:
+                    return Fault(reason, passed)
+                passed += 1
         return None
 
     def fault_under(self, groups: Sequence[Group], z: Tensor) -> Fault | None:

@@ -2,7 +2,18 @@
 
 from l0arm.gating.constancy import ConstantObjective
 from l0arm.gating.gated import EmptyGroupWarning, Gated
-from l0arm.gating.group import Borrow, Branch, Group, Norm, Patch, Pick, Resize, Route, Slice
+from l0arm.gating.group import (
+    Borrow,
+    Branch,
+    Dot,
+    Group,
+    Norm,
+    Patch,
+    Pick,
+    Resize,
+    Route,
+    Slice,
+)
 from l0arm.gating.step import Loss, NonFiniteLoss
 from l0arm.gating.synchrony import NotSynchronised
 
@@ -10,6 +21,7 @@ __all__ = [
     "Borrow",
     "Branch",
     "ConstantObjective",
+    "Dot",
     "EmptyGroupWarning",
     "Gated",
     "Group",

@@ -40,6 +40,7 @@ class HeadAttention(nn.Module):
 
     in_proj_weight: nn.Parameter | None
     in_proj_bias: nn.Parameter | None
+    divisor: float | None = None  # of scores: the root of the full width of a head
     _qkv_same_embed_dim = False  # keeps nn.TransformerEncoderLayer from its fused path
 
     def __init__(self, original: nn.MultiheadAttention) -> None:
@@ -48,6 +49,7 @@ class HeadAttention(nn.Module):
             self.register_parameter(name, getattr(original, name))
         self.out_proj = original.out_proj
         self.embed_dim, self.head_dim = original.embed_dim, original.head_dim
+        self.divisor = math.sqrt(self.head_dim)
         self.dropout, self.batch_first = original.dropout, original.batch_first
         self.training = original.training
 
@@ -74,14 +76,15 @@ class HeadAttention(nn.Module):
         q, k, v = (self._heads(t) for t in self._projected(*inputs))
         mask = _merged(attn_mask, key_padding_mask, q, k, is_causal)
         rate = self.dropout if self.training else 0.0
+        divisor = self.divisor or math.sqrt(self.head_dim)
         if need_weights:
-            scores = q @ k.transpose(-2, -1) / math.sqrt(self.head_dim)
+            scores = q @ k.transpose(-2, -1) / divisor
             weights = F.dropout((scores if mask is None else scores + mask).softmax(-1), rate)
             out = weights @ v
             weights = weights.mean(1) if average_attn_weights else weights
             weights = weights.squeeze(0) if alone else weights
         else:
-            out = F.scaled_dot_product_attention(q, k, v, mask, rate)
+            out = F.scaled_dot_product_attention(q, k, v, mask, rate, scale=1.0 / divisor)
             weights = None
         out = self.out_proj(out.transpose(1, 2).flatten(2))
         out = out.squeeze(0) if alone else out if self.batch_first else out.transpose(0, 1)

@@ -123,12 +123,11 @@ def cut(model: nn.Module, layout: Layout, draw: Draw) -> None:
 
     A tensor is replaced under all of its names, so that a tied weight stays tied.
     """
-    for number, group in enumerate(layout.groups):
-        closed = group.units - draw.units_kept(number)
-        for patch in group.patches:
-            module = model.get_submodule(patch.module)
-            value = getattr(module, patch.attribute) - patch.per_unit * closed
-            setattr(module, patch.attribute, value)
+    for name, attributes in layout.patches.items():
+        module = model.get_submodule(name)
+        for attribute, patches in attributes.items():
+            full = getattr(module, attribute)
+            setattr(module, attribute, draw.count_left(full, patches))
     _cut_norms(model, layout, draw)
     for name, scales in scales_under(layout, draw).items():
         Resized(model.get_submodule(name), scales).install()

@@ -15,6 +15,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from l0arm.gating.group import Patch
 from l0arm.gating.layout import Axis, Layout, Reach
 from l0arm.gating.validation import way_out, why_binary
 from l0arm.precision import at_least_float32
@@ -140,6 +141,22 @@ class Draw:
     def units_kept(self, group: int) -> int:
         """How many units of a group are computed: the open ones, or its stand-in."""
         return max(1, self.layout.least[group], self.counts[group])
+
+    def count_left(self, full: int, patches: Sequence[tuple[Patch, int]]) -> int:
+        """What is left of a number that counts units, by its patches and their groups.
+
+        ``full`` is the number of the dense network. If it counts nothing but the units of a group,
+        it shrinks in proportion: those of several groups are then factors, heads times positions
+        in a head. Otherwise it is a sum with other units.
+        """
+        left = full
+        for patch, group in patches:
+            kept, units = self.units_kept(group), self.layout.units[group]
+            if patch.per_unit * units == full:
+                left = left * kept // units
+            else:
+                left -= patch.per_unit * (units - kept)
+        return left
 
     def units_left(self, group: int) -> tuple[int, ...]:
         """The units of a group that are computed: the open ones, or its stand-in."""

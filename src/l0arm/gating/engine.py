@@ -163,15 +163,11 @@ class _ModuleHook:
         self.buffers = {key: cuts.get(id(b)) for key, b in module._buffers.items() if b is not None}
         layout = engine.layout
         self.selection = layout.selections.get(name)
-        self.patches = [
-            (patch, number)
-            for number, group in enumerate(layout.groups)
-            for patch in group.patches
-            if patch.module == name
-        ]
+        self.patches = layout.patches.get(name, {})
         calls = [resize.module for group in layout.groups for resize in group.resizes]
         calls += [pick.module for group in layout.groups for pick in group.picks]
         calls += [route.module for group in layout.groups for route in group.routes]
+        calls += [dot.module for group in layout.groups for dot in group.dots if dot.counted]
         self.resizes = name in calls
         self.borrowed = _loans(module, name, cuts, layout)
         self.absent = absent  # what is not called in the module if gates are closed
@@ -299,11 +295,11 @@ class _ModuleHook:
                 home, _, key = name.rpartition(".")
                 owner = module.get_submodule(home)
                 self._swap(owner._modules, key, Closed(owner.get_submodule(key), returns))
-        for patch, group in self.patches:
-            closed = self.engine.layout.groups[group].units - draw.units_kept(group)
-            if closed:
-                value = getattr(module, patch.attribute) - patch.per_unit * closed
-                self._swap(module.__dict__, patch.attribute, value)
+        for attribute, patches in self.patches.items():
+            full = getattr(module, attribute)
+            left = draw.count_left(full, patches)
+            if left != full:
+                self._swap(module.__dict__, attribute, left)
         if self.rms is not None:
             self._enter_norm(module, self.rms, draw)
 

@@ -199,6 +199,24 @@ class Route:
 
 
 @dataclass(frozen=True)
+class Dot:
+    """A product of queries and keys that sums over the units, which are positions within a head.
+
+    Attributes:
+        module: Name of the module whose forward has the product.
+        place: Where the product is, as in ``Resize``. Empty: not known.
+        operand: The first of its tensors that has the units, from 0.
+        counted: Whether the forward divides by the root of the width that it finds. It goes on
+            dividing by the root of the full width then.
+    """
+
+    module: str
+    place: str
+    operand: int = 0
+    counted: bool = False
+
+
+@dataclass(frozen=True)
 class Group:
     """One vector of gates, and the tensors that it cuts (Sec. 3.4).
 
@@ -209,6 +227,9 @@ class Group:
 
     With ``routes``, every unit is an expert of a mixture. Closed, it is never chosen. ``makes`` has
     its row of the router and ``reads`` its own weights. The gates must be 0 or 1, too.
+
+    With ``dots``, every unit is a position within all heads of attention. Closed, it adds nothing
+    to the product of queries and keys, since the queries' rows are zero: they are among ``reads``.
 
     With ``branches``, every unit is a residual branch, and ``reads`` has all parameters of its
     modules: with zeros for all of them, a branch is zero. The gates must be 0 or 1, too.
@@ -231,6 +252,7 @@ class Group:
             makes the units is then zeroed too, and ``makes`` has the weights of the norms.
         branches: The residual branch of every unit, if the units are branches.
         routes: Operations in which the units compete, if the units are experts.
+        dots: Products of queries and keys over the units, if the units are positions in heads.
         initial: Mean of g(phi) at the start (Sec. 5.1).
         floor: z-bar leaves at least so many units open, the most probable ones.
 
@@ -253,6 +275,7 @@ class Group:
     norms: tuple[Norm, ...] = ()
     branches: tuple[Branch, ...] = ()
     routes: tuple[Route, ...] = ()
+    dots: tuple[Dot, ...] = ()
     initial: float = 0.5
     floor: int = 0
 
@@ -263,7 +286,7 @@ class Group:
             )
         kinds = {"reads": Slice, "makes": Slice, "counts": Slice, "patches": Patch, "norms": Norm}
         kinds |= {"resizes": Resize, "picks": Pick, "borrows": Borrow, "branches": Branch}
-        kinds |= {"routes": Route}
+        kinds |= {"routes": Route, "dots": Dot}
         for name, kind in kinds.items():
             if not all(isinstance(s, kind) for s in _as_tuple(getattr(self, name))):
                 raise TypeError(

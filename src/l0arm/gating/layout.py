@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from l0arm.gating.group import Branch, Group, Norm, Slice, unit_slices
+from l0arm.gating.group import Branch, Group, Norm, Patch, Slice, unit_slices
 from l0arm.gating.norms import rms_weight
 from l0arm.gating.validation import check_modules, check_names, check_select, named
 
@@ -31,6 +31,7 @@ class Reach:
     plain: bool  # position j is unit j: the gates of the group in order
     drops: bool  # closed positions are dropped. False: nothing makes or selects them; zeroed.
     branch: bool = False  # a gate closes the whole tensor, by not calling its module
+    rows: bool = False  # it reads rows that make queries: zeros there close a position of heads
     _numbers: npt.NDArray[np.int64] | None = None
 
     @property
@@ -85,6 +86,12 @@ class Layout:
     branches: tuple[tuple[int, Branch], ...] = ()  # residual branches, each with its flat gate
 
     def __post_init__(self) -> None:
+        # Attributes that count units, by module and name: their patches, each with its group.
+        self.patches: dict[str, dict[str, list[tuple[Patch, int]]]] = {}
+        for number, group in enumerate(self.groups):
+            for patch in group.patches:
+                own = self.patches.setdefault(patch.module, {})
+                own.setdefault(patch.attribute, []).append((patch, number))
         self.units = [group.units for group in self.groups]
         # Without any branch a network still runs, but a layer needs a unit, a router some experts.
         self.least = [0 if group.branches else max(1, group.chosen) for group in self.groups]
@@ -119,10 +126,7 @@ def resolve(model: nn.Module, groups: Sequence[Group]) -> Layout:
     twice = tuple(
         number
         for number, group in enumerate(groups)
-        if group.norms
-        or group.branches
-        or group.routes
-        or _where(group.reads) & _where(group.makes)
+        if group.norms or group.branches or group.routes or _overlap(group)
     )
     drops = tuple(group.drops for group in groups)
     branches = tuple(
@@ -169,8 +173,18 @@ def _mark_norms(
                 cuts[name].rms = norm
 
 
-def _where(pieces: Sequence[Slice]) -> set[tuple[str, int | None]]:
-    return {(piece.tensor, piece.dim) for piece in pieces}
+def _overlap(group: Group) -> bool:
+    """Whether a group reads and makes the same positions of a tensor."""
+
+    def places(piece: Slice) -> set[int] | None:  # None: all
+        return None if piece.index is None else {p for unit in piece.index for p in unit}
+
+    return any(
+        (one.tensor, one.dim) == (other.tensor, other.dim)
+        and (places(one) is None or places(other) is None or places(one) & places(other))  # type: ignore[operator]
+        for one in group.reads
+        for other in group.makes
+    )
 
 
 def _sizes(tensors: dict[str, Tensor], group: Group) -> Tensor:
@@ -231,6 +245,7 @@ def _collect(
     for number, group in enumerate(groups):
         for piece in group.counts:
             units_of(tensors, group, piece)
+        counted = set(group.counts) if group.dots else set()
         for piece, reads in [(s, True) for s in group.reads] + [(s, False) for s in group.makes]:
             units = units_of(tensors, group, piece)
             if piece.dim is None:
@@ -249,7 +264,17 @@ def _collect(
             branch = bool(group.branches)
             reads = reads and not branch
             found.setdefault((piece.tensor, dim), []).append(
-                Reach(number, gate_of, reads, folds, selects, plain, group.drops, branch)
+                Reach(
+                    number,
+                    gate_of,
+                    reads,
+                    folds,
+                    selects,
+                    plain,
+                    group.drops,
+                    branch,
+                    rows=bool(group.dots) and (piece in counted or tensor.dim() == 1),
+                )
             )
     return found
 

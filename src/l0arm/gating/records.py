@@ -8,7 +8,18 @@ from difflib import get_close_matches
 from types import NoneType
 from typing import Any
 
-from l0arm.gating.group import Borrow, Branch, Group, Norm, Patch, Pick, Resize, Route, Slice
+from l0arm.gating.group import (
+    Borrow,
+    Branch,
+    Dot,
+    Group,
+    Norm,
+    Patch,
+    Pick,
+    Resize,
+    Route,
+    Slice,
+)
 
 Kind = type | tuple[type, ...]
 
@@ -49,6 +60,8 @@ def record_of(group: Group) -> dict[str, Any]:
         ]
     if group.routes:
         record["routes"] = [asdict(route) for route in group.routes]
+    if group.dots:
+        record["dots"] = [asdict(dot) for dot in group.dots]
     return record
 
 
@@ -71,7 +84,7 @@ def _slice_record(piece: Slice) -> dict[str, Any]:
 def group_of(record: Any, where: str) -> Group:
     """The group of a record. Group's own checks apply too."""
     parts = ["reads", "makes", "counts", "patches", "resizes", "picks", "borrows"]
-    parts += ["norms", "branches", "routes"]
+    parts += ["norms", "branches", "routes", "dots"]
     lists: dict[str, tuple[Kind, Any]] = {key: (list, []) for key in parts}
     numbers: dict[str, tuple[Kind, Any]] = {"initial": (float, 0.5), "floor": (int, 0)}
     optional = {**numbers, **lists, "select": (dict, None)}
@@ -105,6 +118,15 @@ def group_of(record: Any, where: str) -> Group:
     fields["routes"] = tuple(
         Route(**checked(route, f"{where}, route {n}", wanted, {"chosen": (int, 1)}))
         for n, route in enumerate(fields["routes"])
+    )
+    wanted = {"module": str, "place": str}
+    fields["dots"] = tuple(
+        Dot(
+            **checked(
+                dot, f"{where}, dot {n}", wanted, {"operand": (int, 0), "counted": (bool, False)}
+            )
+        )
+        for n, dot in enumerate(fields["dots"])
     )
     wanted = {"module": str, "tensor": str}
     fields["borrows"] = tuple(

@@ -3,8 +3,8 @@
 Sizes may count units, as C of ``reshape(B, N, C)``. C may be the width of the input, which stays,
 and count the positions of all heads, of which some are gone. No attribute could be patched. So the
 call itself is found again, by its place in the code of the forward, and its sizes are scaled before
-it runs. Likewise constants that meet units lose positions, and closed experts get scores with which
-no router chooses them.
+it runs. Likewise constants that meet units lose positions, closed experts get scores with which no
+router chooses them, and queries with fewer positions keep the scale of their full width.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from l0arm.gating.draw import Draw
-from l0arm.gating.group import Pick, Resize, Route
+from l0arm.gating.group import Dot, Pick, Resize, Route
 from l0arm.gating.layout import Layout
 
 SIZED: dict[Any, int] = {  # functions with sizes, and the place of these among the arguments
@@ -46,6 +46,9 @@ COMBINING = {  # functions that meet constants and inputs element by element
     *("div", "__truediv__", "baddbmm", "masked_fill", "where", "scaled_dot_product_attention"),
 }
 ROUTING = {"softmax", "topk"}  # functions in which the units of a dimension compete
+MULTIPLYING = {"matmul", "__matmul__", "mm", "bmm", "einsum"}  # sums of products over units
+NOTED = COMBINING | ROUTING | MULTIPLYING
+ATTENTION = "scaled_dot_product_attention"
 SPREAD = (Tensor.view, Tensor.reshape, Tensor.expand)  # these take view(2, 3) for view((2, 3))
 FILLED = (Tensor.view, Tensor.reshape, torch.reshape)  # the sizes must account for all elements
 KEYWORDS = ("shape", "size", "sizes", "split_size", "split_size_or_sections", "split_sizes")
@@ -78,7 +81,20 @@ class Fill(NamedTuple):
     closed: tuple[int, ...]
 
 
-Change = Scale | Selection | Fill
+class Temper(NamedTuple):
+    """A product that the forward divides by the root of a width of which ``kept`` are left."""
+
+    operand: int
+    kept: int
+    units: int
+
+    @property
+    def factor(self) -> float:
+        """What the product must be multiplied by: sqrt(kept / units)."""
+        return math.sqrt(self.kept / self.units)
+
+
+Change = Scale | Selection | Fill | Temper
 Places = set[tuple[str, int]]  # calls and their arguments
 Scales = Mapping[str, tuple[Change, ...]]  # by the place of the call
 
@@ -168,9 +184,9 @@ def scales_under(layout: Layout, draw: Draw, module: str | None = None) -> Mappi
     found: dict[str, dict[str, tuple[Change, ...]]] = {}
     for number, group in enumerate(layout.groups):
         kept = draw.units_kept(number)
-        parts: list[Resize | Pick | Route] = []
+        parts: list[Resize | Pick | Route | Dot] = []
         if draw.sliced and kept < group.units:
-            parts += [*group.resizes, *group.picks]
+            parts += [*group.resizes, *group.picks, *(dot for dot in group.dots if dot.counted)]
         closed = draw.units_standing_in(number) if group.routes else ()
         parts += group.routes if closed else ()
         for part in parts:
@@ -179,6 +195,8 @@ def scales_under(layout: Layout, draw: Draw, module: str | None = None) -> Mappi
                 change: Change
                 if isinstance(part, Resize):
                     change = Scale(part.argument, kept, group.units)
+                elif isinstance(part, Dot):
+                    change = Temper(part.operand, kept, group.units)
                 elif isinstance(part, Route):
                     change = Fill(part.dim, closed)
                 else:
@@ -222,7 +240,7 @@ class _Scaling(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if func in SIZED or getattr(func, "__name__", "") in COMBINING | ROUTING:
+        if func in SIZED or getattr(func, "__name__", "") in NOTED:
             place, caller = place_of(sys._getframe(1))
             scales = self.scales.get(place)
             # A module inside may have the same forward.
@@ -235,6 +253,8 @@ class _Scaling(TorchFunctionMode):
                     args, kwargs = _filled(args, kwargs, fill)
                 if sizes:
                     args, kwargs = _scaled(func, args, kwargs, sizes, place)
+                for temper in [s for s in scales if isinstance(s, Temper)]:
+                    args, kwargs = _tempered(func, args, kwargs, temper)
         return func(*args, **(kwargs or {}))
 
 
@@ -348,6 +368,23 @@ def _filled(
     new = scores.index_fill(fill.dim, index, torch.finfo(scores.dtype).min)
     args = tuple(new if value is scores else value for value in args)
     return args, {key: new if value is scores else value for key, value in kwargs.items()}
+
+
+def _tempered(
+    func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], temper: Temper
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of a product of queries and keys, so that it has the scale of the full width.
+
+    Fused attention takes the scale as an argument. Elsewhere the queries are multiplied.
+    """
+    operand = operands_of(args, kwargs)[temper.operand]
+    if func.__name__ == ATTENTION:
+        given = kwargs.get("scale")
+        scale = operand.shape[-1] ** -0.5 if given is None else given
+        return args, {**kwargs, "scale": scale * temper.factor}
+    new = operand * temper.factor
+    args = tuple(new if value is operand else value for value in args)
+    return args, {key: new if value is operand else value for key, value in kwargs.items()}
 
 
 def _fits(x: Tensor, sizes: list[int], argument: int) -> bool:

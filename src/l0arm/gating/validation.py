@@ -52,6 +52,7 @@ def check_modules(model: nn.Module, groups: Sequence[Group]) -> None:
         named += [resize.module for resize in group.resizes]
         named += [pick.module for pick in group.picks]
         named += [route.module for route in group.routes]
+        named += [dot.module for dot in group.dots]
         named += [name for branch in group.branches for name in branch.modules]
         if group.select is not None:
             named.append(group.select.tensor)
@@ -193,6 +194,8 @@ def why_binary(group: Group) -> str:
         return "closes residual branches by all their weights"
     if group.routes:
         return "closes experts by their row of the router and all their weights"
+    if group.dots:
+        return "closes positions of queries and keys by one matrix that makes both"
     return "reads and makes one tensor (tied weights)"
 
 
@@ -202,6 +205,8 @@ def way_out(group: Group) -> str:
         return "plan without depth=True"
     if group.routes:
         return "plan without experts=True"
+    if group.dots:
+        return "plan without head_dims=True"
     return "plan without stream=True" if group.norms else "untie the weights"
 
 

@@ -46,6 +46,7 @@ class Atoms:
         self._read: set[int] = set()
         self._made: set[int] = set()
         self._unused_reads: set[int] = set()  # by what reaches no output
+        self._factors: set[int] = set()  # read, and not made: what these rows make is multiplied
 
     def create(self, tensor: str, dim: int, size: int) -> Array:
         """New atoms for the positions of one dimension."""
@@ -143,6 +144,12 @@ class Atoms:
         """A weight multiplies what arrives at these positions: zeroing them closes a unit."""
         self._read.update(atoms.ravel().tolist())
 
+    def mark_factor(self, atoms: Array, *, only: bool) -> None:
+        """Zeros at these positions close a unit, though they make it. ``only``: they read only."""
+        self.mark_read(atoms)
+        if only:
+            self._factors.update(atoms.ravel().tolist())
+
     def mark_made(self, atoms: Array) -> None:
         """These positions label a value that is computed."""
         self._made.update(atoms.ravel().tolist())
@@ -157,7 +164,14 @@ class Atoms:
 
     def is_made(self, atom: int) -> bool:
         """Whether the position makes a unit. A position of a tied weight may read and make."""
-        return self.is_label(atom) or not self.is_read(atom)
+        is_label = self.is_label(atom) and atom not in self._factors
+        return is_label or not self.is_read(atom)
+
+    def members(self, atoms: Array) -> Array:
+        """All atoms of the classes of these."""
+        roots = self.roots(np.arange(len(self._parent)))
+        members: Array = np.isin(roots, self.roots(atoms.ravel())).nonzero()[0]
+        return members
 
     def roots_read(self) -> set[int]:
         """The free classes that a weight reads on a way to an output."""

@@ -15,7 +15,7 @@ import numpy as np
 from torch import nn
 
 from l0arm.equality.trial import Trial
-from l0arm.gating import Group, Patch, Resize
+from l0arm.gating import Dot, Group, Patch, Resize
 from l0arm.gating.layout import named_tensors
 from l0arm.gating.resizing import noting_scaled
 from l0arm.planning._plan import ExecutionKind
@@ -36,7 +36,7 @@ COUNTERS = (  # these are kept true after compaction, even if no forward uses th
 MOST_OPTIONS = 24  # sets of patches to try for one group
 
 Patches = tuple[Patch, ...]
-Option = tuple[Patch | Resize, ...]
+Option = tuple[Patch | Resize | Dot, ...]
 
 
 @dataclass(frozen=True)
@@ -229,7 +229,9 @@ def _dropped(group: Group, option: Option) -> Choice:
     """The group with closed units dropped."""
     patches = tuple(part for part in option if isinstance(part, Patch))
     resizes = tuple(part for part in option if isinstance(part, Resize))
-    changed = replace(group, patches=patches, resizes=resizes)
+    counted = {part.place for part in option if isinstance(part, Dot)}
+    dots = tuple(replace(dot, counted=dot.place in counted) for dot in group.dots)
+    changed = replace(group, patches=patches, resizes=resizes, dots=dots)
     return Choice(changed, "patched" if option else "as is")
 
 
@@ -238,7 +240,7 @@ def _masked(trial: Trial, group: Group, reason: str) -> Choice:
     tensors = named_tensors(trial.model)
     weights = tuple(s for s in group.makes if tensors[s.tensor].dim() > 1)
     plain = replace(group, makes=(), patches=(), resizes=(), picks=(), norms=(), routes=())
-    plain = replace(plain, counts=weights or group.reads)
+    plain = replace(plain, counts=weights or group.reads, dots=())
     return Choice(plain, "masked", reason)
 
 
@@ -355,7 +357,7 @@ def _options(matches: Sequence[_Match], resizes: tuple[Resize, ...]) -> list[Opt
     (the groups of a convolution): they must change. Sizes in the code are scaled all together.
     """
     patches = _distinct([match.patch for match in matches])
-    likely = [p for p in patches if any(word in p.attribute for word in LIKELY)]
+    likely = [p for p in patches if is_likely(p)]
     sets: list[Option] = [tuple(_distinct([m.patch for m in matches if m.needed]))]
     by_attribute = [[p for p in patches if p.attribute == a] for a in _names([*likely, *patches])]
     sets += [tuple(likely), *map(tuple, by_attribute), (*sets[0], *resizes)]
@@ -364,6 +366,11 @@ def _options(matches: Sequence[_Match], resizes: tuple[Resize, ...]) -> list[Opt
     sets += [(patch,) for patch in patches]
     sets += [(a, b) for n, a in enumerate(likely) for b in likely[n + 1 :]]
     return list(dict.fromkeys(sets))[:MOST_OPTIONS]
+
+
+def is_likely(patch: Patch) -> bool:
+    """Whether the name of an attribute sounds like a number of units."""
+    return any(word in patch.attribute for word in LIKELY)
 
 
 def _names(patches: Sequence[Patch]) -> list[str]:

@@ -30,6 +30,7 @@ from l0arm.planning.groups import (
     weights_freed,
     with_picks,
 )
+from l0arm.planning.head_dims import choose_head_dims, find_head_dims
 from l0arm.planning.layers import find_layers
 from l0arm.planning.mixtures import with_routes
 from l0arm.planning.rules.base import Trace
@@ -48,6 +49,7 @@ def plan(
     stream: bool = False,
     depth: bool = False,
     experts: bool = False,
+    head_dims: bool = False,
     time_limit: float | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Plan:
@@ -71,6 +73,8 @@ def plan(
             closed, and gone after compaction. Their gates must be 0 or 1, too.
         experts: Gate also whole experts of mixtures, with their row of the router: a closed one is
             never chosen. Their gates must be 0 or 1, too.
+        head_dims: Gate also positions within heads, beside whole heads: position j of all heads of
+            queries and keys, of values, or of all three where the code has one width for them.
         time_limit: Seconds after which no further trial starts. What was not tried by then is
             masked, or not gated, with this reason.
         progress: Called with a line of text before every part of the work, such as ``print``.
@@ -97,10 +101,9 @@ def plan(
     watch = Watch.of(progress, time_limit)
     check_model(model)
     watch.report("copying the model")
-    named = matching_modules(model, include, "include")
-    twin = copy_to_plan(model)
+    named, twin = matching_modules(model, include, "include"), copy_to_plan(model)
     replaced = replace_attention(twin)
-    norms = prepared_norms(twin) if stream else {}
+    norms = prepared_norms(twin) if stream or head_dims else {}
     refused = refused_tensors(model, twin, exclude)
 
     # What the graph says: which units there are, and why others are none.
@@ -108,34 +111,52 @@ def plan(
     captured = capture(twin, example.args, example.kwargs)
     kept = captured.select_outputs(outputs)
     watch.report(f"walking through {len(captured.nodes)} nodes of the graph")
-    trace = walk(twin, captured, refused, kept, norms, experts=experts)
-    even_out(trace)
-    found = find_groups(trace.atoms, named_tensors(twin), trace.borrowed)
-    found = with_routes(trace, with_picks(trace, with_norms(trace, found)))
+    trace = walk(twin, captured, refused, kept, norms if stream else {}, experts=experts)
+    found = _found(twin, trace)
     included = [entry for entry in found if not include or entry.is_made_by(named)]
     skipped = skipped_layers(model, trace, found, included)
     branches = find_branches(twin, captured, example, refused) if depth else []
-    if include:
-        branches = [b for b in branches if any(b.branch.holds(name) for name in named)]
-    if not included and all(branch.reason for branch in branches):
-        lines = [f"  {e.layer}: {e.reason}" for e in skipped] or ["  no layer has weights"]
-        raise PlanError("\n".join(["nothing of this model can be gated:", *lines]))
+    branches = [b for b in branches if not include or any(map(b.branch.holds, named))]
+    inner = walk(twin, captured, refused, kept, norms, head_dims=True) if head_dims else None
+    if not (included or (inner and inner.within)) and all(branch.reason for branch in branches):
+        raise _nothing(skipped)
 
     # What the values say: how each group can be executed.
     trial = Trial(twin, example.args, example.kwargs, kept, named_tensors(model), watch=watch)
     candidates = find_candidates(twin, trace, included)
     choices = choose_execution(trial, [entry.group for entry in included], candidates)
     included, choices, refusals = _without_refused(included, choices)
-    planned = _planned(model, trace, included, choices, replaced)
+    planned = _planned(model, choices, macs_freed(trace, included), replaced)
     skipped = (*skipped, *refusals)
-    if branches:
+    if inner is not None:
         beside = [entry.group for entry in planned]
-        group, others = choose_branches(trial, beside, branches)
+        dims, others = find_head_dims(twin, inner, found, beside, named if include else None)
+        choices, freed, refusals = choose_head_dims(trial.beside(beside), dims)
+        planned = (*planned, *_planned(model, choices, freed, replaced))
+        skipped = (*skipped, *others, *refusals)
+    if branches:
+        group, others = choose_branches(trial, [entry.group for entry in planned], branches)
         planned = planned if group is None else (*planned, planned_depth(model, trace, group))
         skipped = (*skipped, *others)
-    weights = sum(p.numel() for p in model.parameters())
-    macs = sum(work.macs for work in trace.work)
-    return Plan(planned, skipped, weights, macs, trace.outputs, find_layers(model, captured, trace))
+    totals = _totals(model, trace)
+    return Plan(planned, skipped, *totals, trace.outputs, find_layers(model, captured, trace))
+
+
+def _nothing(skipped: Sequence[Skipped]) -> PlanError:
+    lines = [f"  {e.layer}: {e.reason}" for e in skipped] or ["  no layer has weights"]
+    return PlanError("\n".join(["nothing of this model can be gated:", *lines]))
+
+
+def _totals(model: nn.Module, trace: Trace) -> tuple[int, int]:
+    """The parameters of the model, and the multiply-adds of one pass of the example."""
+    return sum(p.numel() for p in model.parameters()), sum(work.macs for work in trace.work)
+
+
+def _found(model: nn.Module, trace: Trace) -> list[FoundGroup]:
+    """The groups of the graph, with all that belongs to them."""
+    even_out(trace)
+    found = find_groups(trace.atoms, named_tensors(model), trace.borrowed)
+    return with_routes(trace, with_picks(trace, with_norms(trace, found)))
 
 
 def _without_refused(
@@ -157,22 +178,19 @@ def _without_refused(
 
 
 def _planned(
-    model: nn.Module,
-    trace: Trace,
-    found: Sequence[FoundGroup],
-    choices: Sequence[Choice],
-    replaced: Sequence[str],
+    model: nn.Module, choices: Sequence[Choice], freed: Sequence[int], replaced: Sequence[str]
 ) -> tuple[PlannedGroup, ...]:
     """The groups as they are executed, with what they free."""
     tensors = named_tensors(model)
     planned = []
-    for entry, choice, macs in zip(found, choices, macs_freed(trace, found), strict=True):
+    for choice, macs in zip(choices, freed, strict=True):
         if choice.execution == "masked":
             planned.append(PlannedGroup(choice.group, "masked", 0, 0, reason=choice.reason))
         else:
-            weights = weights_freed(tensors, entry.group)
-            inside = _inside(entry.group, replaced)
-            inside += tuple(norm.module for norm in entry.group.norms if norm.epsilon is None)
+            group = choice.group
+            weights = weights_freed(tensors, group)
+            inside = _inside(group, replaced)
+            inside += tuple(norm.module for norm in group.norms if norm.epsilon is None)
             execution = "replaced" if inside else choice.execution
             planned.append(PlannedGroup(choice.group, execution, weights, macs, inside))
     return tuple(planned)

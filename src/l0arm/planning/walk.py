@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, fx, nn
+from torch.nn.modules.batchnorm import _NormBase
 
 from l0arm.gating import Borrow, Norm
 from l0arm.gating.layout import named_tensors
@@ -28,14 +29,17 @@ def walk(
     norms: Mapping[str, Norm] | None = None,
     *,
     experts: bool = False,
+    head_dims: bool = False,
 ) -> Trace:
     """Everything that the graph says about units.
 
     Tensors in ``refused`` are pinned with their reason. The named ``outputs`` keep their shape, or
     all of them if it is empty. Units pass the ``norms``, by name of the module. With ``experts``,
-    units may be those of a mixture.
+    units may be those of a mixture. With ``head_dims``, units are positions within heads where
+    whole heads would be units.
     """
     trace = Trace(refused, tuple(sorted(outputs)), norms=norms or {}, experts=experts)
+    trace.head_dims = head_dims
     walker = _Walker(model, captured, trace)
     used = used_nodes(captured.nodes)
     for node in captured.nodes:
@@ -58,6 +62,12 @@ class _Walker:
         self.values: dict[str, Any] = {}  # by node: a Space, a tuple of them, or None
         self.parameters: dict[str, Space] = {}  # by the first name of each tensor
         self.tensors, self.owners = named_tensors(model), _owners(model)
+        self.constants = {
+            f"{name}.{key}"
+            for name, module in model.named_modules()
+            for key in module._buffers
+            if not isinstance(module, _NormBase)
+        }  # such as the frequencies of rotary embeddings
 
     def visit(self, node: fx.Node) -> None:
         """Compute the space of one node."""
@@ -104,6 +114,9 @@ class _Walker:
         """New atoms along every dimension, once for all names of a tensor."""
         if name not in self.parameters:
             tensor, reason = self.tensors[name], self.trace.refused.get(name)
+            if self.trace.head_dims and name in self.constants:
+                self.parameters[name] = Space(tuple(tensor.shape), parameter=True, constant=True)
+                return self.parameters[name]
             factors = tuple(
                 Factor((dim,), self.trace.atoms.create(name, dim, size))
                 for dim, size in enumerate(tensor.shape)
@@ -125,7 +138,8 @@ class _Walker:
         args = fx.map_arg(list(node.args), lambda n: self.values[n.name])
         kwargs = fx.map_arg(dict(node.kwargs), lambda n: self.values[n.name])
         spaces = spaces_in(*args, *kwargs.values())
-        site = replace(site, operands=tuple(spaces))
+        scaled = node.kwargs.get("scale") is not None
+        site = replace(site, operands=tuple(spaces), scaled=scaled)
         fixed = next((s.fixed for s in spaces if s.fixed), "")
         numbers = [space.numbers for space in spaces if space.numbers is not None]
         if numbers and site.op not in NUMBERED:

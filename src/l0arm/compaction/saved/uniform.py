@@ -27,8 +27,9 @@ from l0arm.equality.example import Example, without_side_effects
 from l0arm.gating import Gated, Group
 from l0arm.gating.mask import reopen
 
-Role = Literal["stream", "heads", "MLP"]
+Role = Literal["stream", "heads", "dims", "MLP"]
 Numbers = dict[str, Any]  # of a configuration, by name
+WITHIN = ("head_dim", "d_kv", "head_size")  # in the names of widths of a head
 INNER = ("inner", "intermediate", "ff", "mlp")  # in the names of numbers that are widths of MLPs
 OTHERS = (*INNER, "head", "vocab", "position", "layer", "token_id")  # not the width of a stream
 ATTEMPTS = 64
@@ -148,6 +149,8 @@ def tie_widths(gated: Gated) -> TiedWidths:
 
 
 def _role(group: Group) -> Role:
+    if group.dots:
+        return "dims"
     if group.norms:
         return "stream"
     block = max((piece.positions_per_unit for piece in group.makes), default=1)
@@ -213,6 +216,11 @@ def _numbers(
         for key, value in whole.items():
             if value == units and not any(word in key for word in OTHERS):
                 yield from ({key: width, **size, **grown} for size in _head_sizes(config, known))
+        return
+    if role == "dims":
+        for key, value in whole.items():
+            if any(word in key for word in WITHIN) and value % units == 0:
+                yield {key: value * width // units}
         return
     if role == "heads":
         named = {k: v for k, v in whole.items() if "head" in k and "dim" not in k}

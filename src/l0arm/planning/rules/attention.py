@@ -1,4 +1,4 @@
-"""Fused attention. Units are whole heads: the size of a head sets the scale and stays."""
+"""Fused attention. Units are whole heads, or positions within all heads."""
 
 from __future__ import annotations
 
@@ -26,8 +26,9 @@ def attention(
     enable_gqa: bool = False,
 ) -> Space:
     """softmax(q k^T / sqrt(d)) v."""
-    q = mixed(site.atoms, q, {len(q.shape) - 1}, site.mixes())
-    k = mixed(site.atoms, k, {len(k.shape) - 1}, site.mixes())
+    if not site.trace.head_dims:  # the size of a head sets the scale
+        q = mixed(site.atoms, q, {len(q.shape) - 1}, site.mixes())
+        k = mixed(site.atoms, k, {len(k.shape) - 1}, site.mixes())
     if enable_gqa:
         k, v = (_repeated(s, q.shape[-3]) for s in (k, v))
     lead = batch(len(q.shape) - 2)

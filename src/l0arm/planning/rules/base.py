@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
-from l0arm.gating import Borrow, Norm, Pick, Route
+from l0arm.gating import Borrow, Dot, Norm, Pick, Route
 from l0arm.planning.atoms import Array, Atoms
 from l0arm.planning.space import Factor, Space, simplified
 
@@ -75,6 +75,16 @@ class Scored:
     reason: str  # why they stay if they are no experts
 
 
+@dataclass(frozen=True, eq=False)
+class Within:
+    """Positions within the heads of attention: of queries and keys, or of values."""
+
+    atoms: Array
+    modules: tuple[str, ...]
+    dot: Dot | None = None  # the product of queries and keys; None: these are values
+    default: bool = False  # it takes its scale from the width that it finds
+
+
 @dataclass
 class Trace:
     """Everything that the walk through a graph records."""
@@ -93,6 +103,9 @@ class Trace:
     experts: bool = False  # whether units may be experts, among which a router chooses
     scored: list[Scored] = field(default_factory=list)
     chosen: list[Scored] = field(default_factory=list)
+    head_dims: bool = False  # whether units are positions within heads, not whole heads
+    heads: list[Array] = field(default_factory=list)  # positions of what views split into heads
+    within: list[Within] = field(default_factory=list)
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,6 +121,7 @@ class Site:
         call: The call of the forward that this operation is, if that has sizes.
         operands: All values among its arguments.
         parts: Of a slice: start and stop of all slices of this value along the same dimension.
+        scaled: Whether the call says by what products are scaled.
     """
 
     trace: Trace
@@ -118,6 +132,7 @@ class Site:
     call: Call | None = None
     parts: tuple[tuple[int, int], ...] = ()
     operands: tuple[Space, ...] = ()
+    scaled: bool = False
 
     @property
     def atoms(self) -> Atoms:
@@ -182,6 +197,16 @@ class Site:
             return None
         route = Route(self.modules[-1], self.call.place, dim - len(x.shape), chosen)
         return Scored(route, factor.atoms, self.mixes())
+
+    def record_within(self, atoms: Array, *operands: Space) -> None:
+        """Record positions within heads: of values, or of the queries and keys multiplied here."""
+        dot = None
+        if operands:
+            known = [n for n, own in enumerate(self.operands) if any(own is x for x in operands)]
+            place = self.call.place if self.call is not None and known else ""
+            dot = Dot(self.modules[-1], place, known[0] if known else 0)
+        default = self.op == "scaled_dot_product_attention" and not self.scaled
+        self.trace.within.append(Within(atoms, self.modules, dot, default))
 
     def record_work(self, macs: int, factors: Sequence[Array]) -> None:
         """Record what the operation costs."""

@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from l0arm.planning.atoms import Array
 from l0arm.planning.rules.base import NotCovered, Site, rule
 from l0arm.planning.rules.pointwise import combine
@@ -88,6 +90,9 @@ def product(site: Site, a: Space, ia: Letters, b: Space, ib: Letters, out: Lette
     a, b = _spread(a, letters_a, out), _spread(b, letters_b, out)
     shape = tuple(max(n, m) for n, m in zip(a.shape, b.shape, strict=True))
     result = combine(site, [a, b], shape)
+    if site.trace.head_dims and not (a.parameter or b.parameter):
+        for factor in result.factors:
+            site.record_within(factor.atoms)
     site.record_work(math.prod(shape) * macs, [f.atoms for f in result.factors] + inner)
     return result
 
@@ -106,6 +111,9 @@ def reading(site: Site, a: Space, dim_a: int, b: Space, dim_b: int) -> list[Arra
     fw = simplified(site.atoms, weight).at(dim_w)
     if weight.parameter and not x.parameter:
         return _read(site, x, fx, dim, fw)
+    computed = (weight.constant and not x.constant) or a.parameter
+    if site.trace.head_dims and fx is not None and fw is not None and not computed:
+        return _dotted(site, a, b, dim_a, dim_b)
     reason = f"{site.where} sums over units outside of any weight"
     if weight.constant and not x.constant:  # standardised, for example
         reason = f"{site.where} reads the units by a weight that is computed, not held"
@@ -131,6 +139,20 @@ def _read(site: Site, x: Space, fx: Factor | None, dim: int, fw: Factor | None) 
     if fx is not None:
         collapse(site.atoms, fx, {dim}, site.mixes())
     return []
+
+
+def _dotted(site: Site, a: Space, b: Space, dim_a: int, dim_b: int) -> list[Array]:
+    """``reading`` for queries and keys: zeros for a position of the queries close it in both."""
+    atoms, rows = site.atoms, []
+    for x, dim in ((a, dim_a), (b, dim_b)):
+        factor = simplified(atoms, x).at(dim)
+        assert factor is not None
+        rows.append(collapse(atoms, factor, set(factor.dims) - {dim}, site.mixes()).atoms)
+    queries = atoms.members(rows[0])
+    atoms.mark_factor(queries, only=not np.isin(atoms.roots(rows[1]), atoms.roots(queries)).any())
+    atoms.unite(rows[0], rows[1], site.mixes())
+    site.record_within(rows[0], a, b)
+    return [rows[0]]
 
 
 def _summed(site: Site, x: Space, dim: int) -> Space:

@@ -126,6 +126,8 @@ def slice_(
         alone = simplified(site.atoms, x).at(dim)  # within heads, positions stay together
         if is_split and step == 1 and alone is not None and alone.dims == (dim,):
             _record_ends(site, x, dim, (start, stop))
+        elif site.trace.head_dims and width * step == size:
+            _runs(site, x, dim, step)
         elif width and step == 1 and size % width == 0 and start % width == 0:
             _even_parts(site, x, dim, width)
         else:
@@ -203,6 +205,16 @@ def repeat(site: Site, x: Space, times: list[int]) -> Space:
     kept = x.relabelled([f for f in x.factors if not set(f.dims) & tiled])
     moved = kept.moved({d: d + shift for d in range(len(x.shape))}, site.shape)
     return Space(site.shape, moved.factors, fixed=x.fixed)
+
+
+def _runs(site: Site, x: Space, dim: int, step: int) -> None:
+    """Unite runs of positions of which every ``step``-th is taken: rotary embeddings pair them."""
+    factor = simplified(site.atoms, x).at(dim)
+    if factor is not None:
+        axis = factor.along(dim)
+        runs = np.moveaxis(factor.atoms, axis, 0)
+        runs = runs.reshape(-1, step, *runs.shape[1:])
+        site.atoms.unite_along(runs, (1,), f"{site.where} picks positions by number")
 
 
 def _even_parts(site: Site, x: Space, dim: int, size: int) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from l0arm.planning.rules.base import Site, Split, rule
-from l0arm.planning.space import Factor, Space, line, simplified
+from l0arm.planning.space import Factor, Space, collapse, line, simplified
 
 Block = tuple[range, range]  # dimensions before and after with the same number of elements
 
@@ -112,9 +112,20 @@ def reshape(site: Site, x: Space, shape: Sequence[int], written: Sequence[int] =
         if new is not None:
             factors.append(new)
     result = simplified(site.atoms, replace(x, shape=shape, factors=tuple(factors)))
+    if site.trace.head_dims:
+        result = result.relabelled([_within_heads(site, factor) for factor in result.factors])
     for factor in (*x.factors, *result.factors):
         _record(site, factor, written)
     return result
+
+
+def _within_heads(site: Site, factor: Factor) -> Factor:
+    """Units of the innermost dimension of a split one: the same positions of all heads."""
+    outer = set(factor.dims[:-1])
+    if outer:
+        factor = collapse(site.atoms, factor, outer, f"not removable: {site.where}")
+        site.trace.heads.append(factor.atoms)
+    return factor
 
 
 def matching(before: Sequence[int], after: Sequence[int]) -> list[Block]:
@@ -134,10 +145,15 @@ def matching(before: Sequence[int], after: Sequence[int]) -> list[Block]:
 
 
 def _mergeable(site: Site, x: Space, blocks: Sequence[Block]) -> list[Factor]:
-    """The factors that a view keeps. Two that would merge into one dimension are pinned instead."""
+    """The factors that a view keeps. Two that would merge into one dimension are pinned instead.
+
+    Of heads and positions within them, the positions stay if these are the units.
+    """
     for block, _ in blocks:
         here = [f for f in x.factors if set(f.dims) & set(block)]
         if len(here) > 1:
+            inner = max(here, key=lambda f: f.dims) if site.trace.head_dims else None
+            here = [f for f in here if f is not inner]
             for factor in here:
                 site.atoms.pin(factor.atoms, f"{site.where} merges two dimensions with units")
             x = x.relabelled([f for f in x.factors if f not in here])

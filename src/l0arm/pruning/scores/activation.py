@@ -36,7 +36,7 @@ def activation(gated: Gated, losses: Sequence[Callable[[], Tensor]]) -> Tensor:
     seen = torch.zeros(gated.layout.gates, device=gated.phi.device)
     handles = []
     for number, group in enumerate(gated.groups):
-        piece = group.reads[0]
+        piece = group.reads[-1] if group.dots else group.reads[0]  # rows of queries come first
         module = gated.model.get_submodule(piece.tensor.rpartition(".")[0])
         if piece.dim != 1 or not isinstance(module, nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d):
             continue
