@@ -206,6 +206,8 @@ def scales_under(layout: Layout, draw: Draw, module: str | None = None) -> Mappi
     return found
 
 
+# Whether arguments are being changed: the operations that this takes are nobody's call.
+_CHANGING: ContextVar[bool] = ContextVar("arguments are being changed", default=False)
 _NOTES: ContextVar[Places | None] = ContextVar("scaled sizes", default=None)
 
 
@@ -240,22 +242,38 @@ class _Scaling(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if func in SIZED or getattr(func, "__name__", "") in NOTED:
+        listed = func in SIZED or getattr(func, "__name__", "") in NOTED
+        if listed and not _CHANGING.get():
             place, caller = place_of(sys._getframe(1))
             scales = self.scales.get(place)
             # A module inside may have the same forward.
             if scales and caller is not None and caller.f_locals.get("self") is self.module:
                 self.seen.add(place)
-                sizes = tuple(s for s in scales if isinstance(s, Scale))
-                picks = [s for s in scales if isinstance(s, Selection)]
-                args, kwargs = _selected(args, kwargs or {}, picks)
-                for fill in [s for s in scales if isinstance(s, Fill)]:
-                    args, kwargs = _filled(args, kwargs, fill)
-                if sizes:
-                    args, kwargs = _scaled(func, args, kwargs, sizes, place)
-                for temper in [s for s in scales if isinstance(s, Temper)]:
-                    args, kwargs = _tempered(func, args, kwargs, temper)
+                token = _CHANGING.set(True)
+                try:
+                    args, kwargs = _changed(func, args, kwargs or {}, scales, place)
+                finally:
+                    _CHANGING.reset(token)
         return func(*args, **(kwargs or {}))
+
+
+def _changed(
+    func: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    changes: tuple[Change, ...],
+    place: str,
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of a call after all changes."""
+    sizes = tuple(change for change in changes if isinstance(change, Scale))
+    args, kwargs = _selected(args, kwargs, [c for c in changes if isinstance(c, Selection)])
+    for fill in [change for change in changes if isinstance(change, Fill)]:
+        args, kwargs = _filled(args, kwargs, fill)
+    if sizes:
+        args, kwargs = _scaled(func, args, kwargs, sizes, place)
+    for temper in [change for change in changes if isinstance(change, Temper)]:
+        args, kwargs = _tempered(func, args, kwargs, temper)
+    return args, kwargs
 
 
 HERE = _Scaling.__init__.__code__.co_filename

@@ -51,6 +51,9 @@ def plan(
     stream: Annotated[bool, typer.Option("--stream", help="Gate the residual stream too.")] = False,
     depth: Annotated[bool, typer.Option("--depth", help="Gate residual branches too.")] = False,
     experts: Annotated[bool, typer.Option("--experts", help="Gate whole experts too.")] = False,
+    head_dims: Annotated[
+        bool, typer.Option("--head-dims", help="Gate positions within heads too.")
+    ] = False,
     time_limit: Annotated[
         float | None, typer.Option(help="Seconds after which nothing further is tried.")
     ] = None,
@@ -91,6 +94,7 @@ def plan(
                 stream=stream,
                 depth=depth,
                 experts=experts,
+                head_dims=head_dims,
                 time_limit=time_limit,
                 progress=lambda line: status.update(f"planning: {line}"),
             )
