@@ -96,11 +96,14 @@ class Resize:
         place: Where the call is: for every function on the way, the innermost first, the line
             within it and the column at which the call ends (``"Attention.forward+4:47"``).
         argument: Which of its sizes counts the units, from 0.
+        per_unit: How many positions of one unit the size counts. A size that is not that of all
+            units was taken from what is cut already, and stays. 0: not known.
     """
 
     module: str
     place: str
     argument: int
+    per_unit: int = 0
 
 
 @dataclass(frozen=True)

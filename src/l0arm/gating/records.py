@@ -93,7 +93,7 @@ def group_of(record: Any, where: str) -> Group:
     ]
     wanted = {"module": str, "place": str, "argument": int}
     fields["resizes"] = tuple(
-        Resize(**checked(resize, f"{where}, resize {n}", wanted))
+        Resize(**checked(resize, f"{where}, resize {n}", wanted, {"per_unit": (int, 0)}))
         for n, resize in enumerate(fields["resizes"])
     )
     wanted = {"module": str, "place": str, "operand": int, "dim": int}

@@ -59,6 +59,7 @@ class Scale(NamedTuple):
     argument: int
     kept: int
     units: int
+    per_unit: int = 0  # positions; 0 if they are not known
 
 
 class Selection(NamedTuple):
@@ -178,7 +179,7 @@ def scales_under(layout: Layout, draw: Draw, module: str | None = None) -> Mappi
                 places = found.setdefault(part.module, {})
                 change: Change
                 if isinstance(part, Resize):
-                    change = Scale(part.argument, kept, group.units)
+                    change = Scale(part.argument, kept, group.units, part.per_unit)
                 elif isinstance(part, Route):
                     change = Fill(part.dim, closed)
                 else:
@@ -294,10 +295,10 @@ def _scaled(
     sizes = sizes_of(func, args, kwargs)
     if sizes is None or (func in FILLED and math.prod(sizes) == args[0].numel()):
         return args, kwargs
-    for argument, kept, units in scales:
-        if sizes[argument] != -1 and not (
-            func is Tensor.expand and _fits(args[0], sizes, argument)
-        ):
+    for argument, kept, units, per_unit in scales:
+        is_cut = per_unit > 0 and sizes[argument] != per_unit * units
+        is_cut |= func is Tensor.expand and _fits(args[0], sizes, argument)
+        if sizes[argument] != -1 and not is_cut:
             sizes[argument] = sizes[argument] * kept // units
             _noted(place, argument)
     if func is Tensor.__getitem__:

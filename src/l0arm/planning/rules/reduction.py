@@ -46,6 +46,13 @@ def over_all(site: Site, x: Space, *settings: Any, **more: Any) -> Space:
     return without(site.atoms, x, set(range(len(x.shape))), site.mixes())
 
 
+@rule("aten.tril", "aten.triu")
+def triangle(site: Site, x: Space, *settings: Any, **more: Any) -> Space:
+    """Zeros above or below a diagonal: the last two dimensions are positions by number."""
+    rank = len(x.shape)
+    return replace(mixed(site.atoms, x, {rank - 2, rank - 1}, site.mixes()), parameter=False)
+
+
 @rule("aten.softmax", "aten._softmax", "aten.log_softmax", "aten.cumsum", "aten.cumprod")
 def along(site: Site, x: Space, dim: int, *settings: Any, **more: Any) -> Space:
     """Every result along the dimension depends on several of its elements.
