@@ -149,6 +149,20 @@ class Recounted(nn.Module):
         return self.proj(y.reshape(len(x), -1, heads, 4).flatten(2))
 
 
+class Ending(Recounted):
+    """A sum ends at the very place where the view does whose sizes count heads."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__(width, heads)
+        self.beside = nn.Linear(width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.qkv(x).view(*x.shape[:2], 3, 3, 4).permute(2, 0, 3, 1, 4)
+        y = F.scaled_dot_product_attention(q, k, v).transpose(1, 2)
+        y = y.sin() + self.beside(x).view(*x.shape[:2], 3, 4)
+        return self.proj(y.flatten(2))
+
+
 class Block(nn.Module):
     def __init__(self, attention: type[nn.Module]) -> None:
         super().__init__()
@@ -169,6 +183,7 @@ KINDS: dict[type[nn.Module], str] = {  # the group of the heads
     Images: "attention.qkv",
     Language: "attention.attn",
     Recounted: "attention.qkv",
+    Ending: "attention.qkv",
 }
 
 

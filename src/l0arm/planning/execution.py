@@ -270,6 +270,7 @@ def _masked(trial: Trial, group: Group, reason: str) -> Choice:
     tensors = named_tensors(trial.model)
     weights = tuple(s for s in group.makes if tensors[s.tensor].dim() > 1)
     plain = replace(group, makes=(), patches=(), resizes=(), picks=(), norms=(), routes=())
+    plain = replace(plain, widens=())
     plain = replace(plain, counts=weights or group.reads)
     return Choice(plain, "masked", reason)
 
