@@ -164,6 +164,7 @@ def _shrunk(gated: Gated, number: int, keep: Tensor, draw: Draw, names: dict[str
             for borrow in group.borrows
         ),
         routes=tuple(replace(route, module=names[route.module]) for route in group.routes),
+        widens=tuple(replace(widen, module=names[widen.module]) for widen in group.widens),
         norms=tuple(replace(norm, module=names[norm.module]) for norm in group.norms),
     )
 

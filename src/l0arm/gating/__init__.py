@@ -2,7 +2,18 @@
 
 from l0arm.gating.constancy import ConstantObjective
 from l0arm.gating.gated import EmptyGroupWarning, Gated
-from l0arm.gating.group import Borrow, Branch, Group, Norm, Patch, Pick, Resize, Route, Slice
+from l0arm.gating.group import (
+    Borrow,
+    Branch,
+    Group,
+    Norm,
+    Patch,
+    Pick,
+    Resize,
+    Route,
+    Slice,
+    Widen,
+)
 from l0arm.gating.step import Loss, NonFiniteLoss
 from l0arm.gating.synchrony import NotSynchronised
 
@@ -22,4 +33,5 @@ __all__ = [
     "Resize",
     "Route",
     "Slice",
+    "Widen",
 ]

@@ -172,6 +172,7 @@ class _ModuleHook:
         calls = [resize.module for group in layout.groups for resize in group.resizes]
         calls += [pick.module for group in layout.groups for pick in group.picks]
         calls += [route.module for group in layout.groups for route in group.routes]
+        calls += [widen.module for group in layout.groups for widen in group.widens]
         self.resizes = name in calls
         self.borrowed = _loans(module, name, cuts, layout)
         self.absent = absent  # what is not called in the module if gates are closed

@@ -8,7 +8,18 @@ from difflib import get_close_matches
 from types import NoneType
 from typing import Any
 
-from l0arm.gating.group import Borrow, Branch, Group, Norm, Patch, Pick, Resize, Route, Slice
+from l0arm.gating.group import (
+    Borrow,
+    Branch,
+    Group,
+    Norm,
+    Patch,
+    Pick,
+    Resize,
+    Route,
+    Slice,
+    Widen,
+)
 
 Kind = type | tuple[type, ...]
 
@@ -33,15 +44,15 @@ def record_of(group: Group) -> dict[str, Any]:
             for p in group.patches
         ]
     if group.resizes:
-        record["resizes"] = [
-            {"module": r.module, "place": r.place, "argument": r.argument} for r in group.resizes
-        ]
+        record["resizes"] = [asdict(resize) for resize in group.resizes]
     if group.picks:
         record["picks"] = [asdict(pick) for pick in group.picks]
     if group.borrows:
         record["borrows"] = [{"module": b.module, "tensor": b.tensor} for b in group.borrows]
     if group.norms:
         record["norms"] = [_norm_record(norm) for norm in group.norms]
+    if group.widens:
+        record["widens"] = [asdict(widen) for widen in group.widens]
     if group.branches:
         record["branches"] = [
             {"modules": list(branch.modules), "returns": [list(parts) for parts in branch.returns]}
@@ -71,7 +82,7 @@ def _slice_record(piece: Slice) -> dict[str, Any]:
 def group_of(record: Any, where: str) -> Group:
     """The group of a record. Group's own checks apply too."""
     parts = ["reads", "makes", "counts", "patches", "resizes", "picks", "borrows"]
-    parts += ["norms", "branches", "routes"]
+    parts += ["norms", "widens", "branches", "routes"]
     lists: dict[str, tuple[Kind, Any]] = {key: (list, []) for key in parts}
     numbers: dict[str, tuple[Kind, Any]] = {"initial": (float, 0.5), "floor": (int, 0)}
     optional = {**numbers, **lists, "select": (dict, None)}
@@ -93,7 +104,7 @@ def group_of(record: Any, where: str) -> Group:
     ]
     wanted = {"module": str, "place": str, "argument": int}
     fields["resizes"] = tuple(
-        Resize(**checked(resize, f"{where}, resize {n}", wanted))
+        Resize(**checked(resize, f"{where}, resize {n}", wanted, {"per_unit": (int, 0)}))
         for n, resize in enumerate(fields["resizes"])
     )
     wanted = {"module": str, "place": str, "operand": int, "dim": int}
@@ -102,6 +113,11 @@ def group_of(record: Any, where: str) -> Group:
         for n, pick in enumerate(fields["picks"])
     )
     wanted = {"module": str, "place": str, "dim": int}
+    none: dict[str, tuple[Kind, Any]] = {"result": ((int, NoneType), None)}
+    fields["widens"] = tuple(
+        Widen(**checked(w, f"{where}, widen {n}", wanted, {"block": (int, 1), **none}))
+        for n, w in enumerate(fields["widens"])
+    )
     fields["routes"] = tuple(
         Route(**checked(route, f"{where}, route {n}", wanted, {"chosen": (int, 1)}))
         for n, route in enumerate(fields["routes"])

@@ -3,8 +3,8 @@
 Sizes may count units, as C of ``reshape(B, N, C)``. C may be the width of the input, which stays,
 and count the positions of all heads, of which some are gone. No attribute could be patched. So the
 call itself is found again, by its place in the code of the forward, and its sizes are scaled before
-it runs. Likewise constants that meet units lose positions, and closed experts get scores with which
-no router chooses them.
+it runs. Likewise constants that meet units lose positions, closed experts get scores with which no
+router chooses them, and an operation that mixes units runs over all of them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from l0arm.gating.draw import Draw
-from l0arm.gating.group import Pick, Resize, Route
+from l0arm.gating.group import Pick, Resize, Route, Widen
 from l0arm.gating.layout import Layout
 
 SIZED: dict[Any, int] = {  # functions with sizes, and the place of these among the arguments
@@ -46,6 +46,8 @@ COMBINING = {  # functions that meet constants and inputs element by element
     *("div", "__truediv__", "baddbmm", "masked_fill", "where", "scaled_dot_product_attention"),
 }
 ROUTING = {"softmax", "topk"}  # functions in which the units of a dimension compete
+MIXING = {"mean", "var", "std", "var_mean", "std_mean", "batch_norm", "conv1d"}
+NOTED = COMBINING | ROUTING | MIXING  # their place in the code matters
 SPREAD = (Tensor.view, Tensor.reshape, Tensor.expand)  # these take view(2, 3) for view((2, 3))
 FILLED = (Tensor.view, Tensor.reshape, torch.reshape)  # the sizes must account for all elements
 KEYWORDS = ("shape", "size", "sizes", "split_size", "split_size_or_sections", "split_sizes")
@@ -59,6 +61,7 @@ class Scale(NamedTuple):
     argument: int
     kept: int
     units: int
+    per_unit: int = 0  # positions; 0 if they are not known
 
 
 class Selection(NamedTuple):
@@ -78,7 +81,17 @@ class Fill(NamedTuple):
     closed: tuple[int, ...]
 
 
-Change = Scale | Selection | Fill
+class Wide(NamedTuple):
+    """An operation that runs over all units: its operand with zeros for those that are gone."""
+
+    dim: int
+    result: int | None
+    block: int
+    left: tuple[int, ...]
+    units: int
+
+
+Change = Scale | Selection | Fill | Wide
 Places = set[tuple[str, int]]  # calls and their arguments
 Scales = Mapping[str, tuple[Change, ...]]  # by the place of the call
 
@@ -168,9 +181,9 @@ def scales_under(layout: Layout, draw: Draw, module: str | None = None) -> Mappi
     found: dict[str, dict[str, tuple[Change, ...]]] = {}
     for number, group in enumerate(layout.groups):
         kept = draw.units_kept(number)
-        parts: list[Resize | Pick | Route] = []
+        parts: list[Resize | Pick | Route | Widen] = []
         if draw.sliced and kept < group.units:
-            parts += [*group.resizes, *group.picks]
+            parts += [*group.resizes, *group.picks, *group.widens]
         closed = draw.units_standing_in(number) if group.routes else ()
         parts += group.routes if closed else ()
         for part in parts:
@@ -178,9 +191,12 @@ def scales_under(layout: Layout, draw: Draw, module: str | None = None) -> Mappi
                 places = found.setdefault(part.module, {})
                 change: Change
                 if isinstance(part, Resize):
-                    change = Scale(part.argument, kept, group.units)
+                    change = Scale(part.argument, kept, group.units, part.per_unit)
                 elif isinstance(part, Route):
                     change = Fill(part.dim, closed)
+                elif isinstance(part, Widen):
+                    left = draw.units_left(number)
+                    change = Wide(part.dim, part.result, part.block, left, group.units)
                 else:
                     left = draw.units_left(number)
                     change = Selection(part.operand, part.dim, part.block, left, group.units)
@@ -222,19 +238,23 @@ class _Scaling(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if func in SIZED or getattr(func, "__name__", "") in COMBINING | ROUTING:
+        name = getattr(func, "__name__", "")
+        if func in SIZED or name in NOTED:
             place, caller = place_of(sys._getframe(1))
             scales = self.scales.get(place)
             # A module inside may have the same forward.
             if scales and caller is not None and caller.f_locals.get("self") is self.module:
                 self.seen.add(place)
-                sizes = tuple(s for s in scales if isinstance(s, Scale))
-                picks = [s for s in scales if isinstance(s, Selection)]
+                # Several operations may end at one place: ``x - x.mean(1)`` is two.
+                sizes = tuple(s for s in scales if isinstance(s, Scale) and func in SIZED)
+                picks = [s for s in scales if isinstance(s, Selection) and name in COMBINING]
                 args, kwargs = _selected(args, kwargs or {}, picks)
-                for fill in [s for s in scales if isinstance(s, Fill)]:
+                for fill in [s for s in scales if isinstance(s, Fill) and name in ROUTING]:
                     args, kwargs = _filled(args, kwargs, fill)
                 if sizes:
                     args, kwargs = _scaled(func, args, kwargs, sizes, place)
+                for wide in [s for s in scales if isinstance(s, Wide) and name in MIXING]:
+                    func = partial(_over_all_units, func, wide)
         return func(*args, **(kwargs or {}))
 
 
@@ -294,10 +314,10 @@ def _scaled(
     sizes = sizes_of(func, args, kwargs)
     if sizes is None or (func in FILLED and math.prod(sizes) == args[0].numel()):
         return args, kwargs
-    for argument, kept, units in scales:
-        if sizes[argument] != -1 and not (
-            func is Tensor.expand and _fits(args[0], sizes, argument)
-        ):
+    for argument, kept, units, per_unit in scales:
+        is_cut = per_unit > 0 and sizes[argument] != per_unit * units
+        is_cut |= func is Tensor.expand and _fits(args[0], sizes, argument)
+        if sizes[argument] != -1 and not is_cut:
             sizes[argument] = sizes[argument] * kept // units
             _noted(place, argument)
     if func is Tensor.__getitem__:
@@ -348,6 +368,25 @@ def _filled(
     new = scores.index_fill(fill.dim, index, torch.finfo(scores.dtype).min)
     args = tuple(new if value is scores else value for value in args)
     return args, {key: new if value is scores else value for key, value in kwargs.items()}
+
+
+def _over_all_units(func: Any, wide: Wide, *args: Any, **kwargs: Any) -> Any:
+    """What a function gives for all units, without the positions of those that are gone."""
+    narrow = operands_of(args, kwargs)[0]
+    left = torch.tensor(wide.left, device=narrow.device)
+    at, run = narrow.dim() + wide.dim, wide.units * wide.block
+    times = narrow.shape[at] // (len(left) * wide.block)
+    starts = torch.arange(times, device=narrow.device)[:, None, None] * run
+    within = torch.arange(wide.block, device=narrow.device)
+    index = (starts + left[:, None] * wide.block + within).flatten()
+    shape = (*narrow.shape[:at], times * run, *narrow.shape[at + 1 :])
+    whole = narrow.new_zeros(shape).index_copy(at, index, narrow)
+    args = tuple(whole if value is narrow else value for value in args)
+    kwargs = {key: whole if value is narrow else value for key, value in kwargs.items()}
+    result = func(*args, **kwargs)
+    if wide.result is None:
+        return result
+    return result.index_select(result.dim() + wide.result, index)
 
 
 def _fits(x: Tensor, sizes: list[int], argument: int) -> bool:

@@ -23,7 +23,7 @@ from l0arm.equality.scratch import first_line
 from l0arm.gating import Gated
 from l0arm.gating.cutting import copy_model
 from l0arm.gating.layout import named_tensors
-from l0arm.gating.resizing import COMBINING, ROUTING, SIZED, place_of, sizes_of
+from l0arm.gating.resizing import NOTED, SIZED, place_of, sizes_of
 from l0arm.planning.rules.base import Call
 
 PLACE = "l0arm_place"  # under this key, a node of the graph has the call that it is
@@ -169,7 +169,7 @@ class _Places(TorchFunctionMode):
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         sizes = sizes_of(func, args, kwargs or {}) if func in SIZED else None
-        if sizes is None and getattr(func, "__name__", "") not in COMBINING | ROUTING:
+        if sizes is None and getattr(func, "__name__", "") not in NOTED:
             return func(*args, **(kwargs or {}))
         place, caller = place_of(sys._getframe(1))
         note = {} if caller is None else {PLACE: Call(place, tuple(sizes or ()))}

@@ -27,15 +27,18 @@ def walk(
     outputs: Collection[str],
     norms: Mapping[str, Norm] | None = None,
     *,
+    stream: bool = False,
     experts: bool = False,
 ) -> Trace:
     """Everything that the graph says about units.
 
     Tensors in ``refused`` are pinned with their reason. The named ``outputs`` keep their shape, or
-    all of them if it is empty. Units pass the ``norms``, by name of the module. With ``experts``,
-    units may be those of a mixture.
+    all of them if it is empty. Units pass the ``norms``, by name of the module. With ``stream``,
+    they also pass other operations that go on running over all of them. With ``experts``, units may
+    be those of a mixture.
     """
-    trace = Trace(refused, tuple(sorted(outputs)), norms=norms or {}, experts=experts)
+    kept = tuple(sorted(outputs))
+    trace = Trace(refused, kept, norms=norms or {}, widens=stream, experts=experts)
     walker = _Walker(model, captured, trace)
     used = used_nodes(captured.nodes)
     for node in captured.nodes:

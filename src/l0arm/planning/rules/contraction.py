@@ -104,7 +104,8 @@ def reading(site: Site, a: Space, dim_a: int, b: Space, dim_b: int) -> list[Arra
         x, dim, weight, dim_w = b, dim_b, a, dim_a
     fx = simplified(site.atoms, x).at(dim)
     fw = simplified(site.atoms, weight).at(dim_w)
-    if weight.parameter and not x.parameter:
+    is_held = weight.parameter or (weight.constant and site.is_over_all(fw))
+    if is_held and not x.parameter:
         return _read(site, x, fx, dim, fw)
     reason = f"{site.where} sums over units outside of any weight"
     if weight.constant and not x.constant:  # standardised, for example

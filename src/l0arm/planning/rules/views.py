@@ -134,10 +134,14 @@ def matching(before: Sequence[int], after: Sequence[int]) -> list[Block]:
 
 
 def _mergeable(site: Site, x: Space, blocks: Sequence[Block]) -> list[Factor]:
-    """The factors that a view keeps. Two that would merge into one dimension are pinned instead."""
+    """The factors that a view keeps. Two that would merge into one dimension are pinned instead.
+
+    Of a weight, the first one stays: its channels, not the positions of its kernel.
+    """
     for block, _ in blocks:
         here = [f for f in x.factors if set(f.dims) & set(block)]
         if len(here) > 1:
+            here = sorted(here, key=lambda factor: factor.dims)[1:] if x.constant else here
             for factor in here:
                 site.atoms.pin(factor.atoms, f"{site.where} merges two dimensions with units")
             x = x.relabelled([f for f in x.factors if f not in here])
