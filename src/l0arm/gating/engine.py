@@ -231,6 +231,9 @@ class _ModuleHook:
             self._enter_buffer(module, key, buffer_spec, draw)
         if draw.sliced:
             self._enter_structure(module, draw)
+        if not self.saved and not self.resizes:  # the draw changes nothing here
+            self.draw = None
+            self.engine.entered.remove(self)
         if self.selection is None or not draw.sliced:
             return None
         dim, axis = self.selection
@@ -254,9 +257,11 @@ class _ModuleHook:
 
     def restore(self) -> None:
         """Put the module's own tensors back."""
+        lent = self.engine.lent
         for home, key, value in reversed(self.saved):
             home[key] = value
-            self.engine.lent.discard((id(home), key))
+            if lent:
+                lent.discard((id(home), key))
         self.saved.clear()
         self.copies.clear()
         self.draw = None
@@ -271,7 +276,9 @@ class _ModuleHook:
             original = module._parameters[key]
             assert original is not None
             if not lent or (id(module._parameters), key) not in lent:
-                self._swap(module._parameters, key, theta(original, spec, draw))
+                cut = theta(original, spec, draw)
+                if cut is not original:
+                    self._swap(module._parameters, key, cut)
         for home, key, spec in self.borrowed:
             if (id(home), key) not in lent:
                 self._swap(home, key, theta(home[key], spec, draw))

@@ -39,7 +39,8 @@ class Evaluations:
         self.exclusive = False  # whether ``alone`` has the turn
         self.outermost: Call | None = None  # the call that has the turn, outside of ``alone``
         self.current: Draw | None = None
-        self.last: Draw | None = None  # the latest draw, for its position tensors
+        # For what is known of them: the latest draw, and the latest that repeated an earlier one.
+        self.recent: tuple[Draw, ...] = ()
         self.entered: list[Call] = []  # modules that have cut tensors installed
         self.calls = 0  # calls of modules that a draw changed
         self.passes = Passes()  # for recomputation
@@ -47,7 +48,7 @@ class Evaluations:
     def __getstate__(self) -> dict[str, Any]:
         """For copies: nothing is in force in them."""
         self.check_dense()
-        return {**vars(self), "current": None, "last": None, "exclusive": False, "outermost": None}
+        return {**vars(self), "current": None, "recent": (), "exclusive": False, "outermost": None}
 
     def check_dense(self) -> None:
         """Refuse to copy tensors that are cut for the length of a call."""
@@ -57,6 +58,11 @@ class Evaluations:
                 f"modules ('{self.entered[-1].name}'), whose tensors are cut for the length of the "
                 "call; do it between two calls"
             )
+
+    def remember(self, draw: Draw) -> None:
+        """A draw that later ones may repeat, as they do once the gates are decided."""
+        usual = draw if draw.repeats else self.recent[-1] if self.recent else draw
+        self.recent = (draw,) if usual is draw else (draw, usual)
 
     def evaluating(self, draw: Draw) -> Evaluation:
         """A context: everything that the model computes inside uses this draw."""
