@@ -56,6 +56,7 @@ class Draw:
         self.layout, self.z, self.sliced, self.writes = layout, z, sliced, writes
         self.repeats = False  # whether it has the same gates as a known one
         host = _on_host(z)
+        self._host: Tensor
         similar = [] if z.requires_grad else [draw for draw in known if self._comparable(draw)]
         for draw in similar:
             if torch.equal(host, draw._host):

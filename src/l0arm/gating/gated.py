@@ -167,21 +167,24 @@ class Gated(Exclusive):
         A draw is a constant to autograd: ``gated(x)`` outside of ``loss`` trains the weights only,
         and leaves ``phi.grad`` as it was. If another thread uses the model, this one waits.
         """
-        if self.engine.draw_now() is not None:
-            return self._call(*args, **kwargs)
+        draw = self.engine.draw_now()
+        if draw is not None:
+            return self._call(draw, *args, **kwargs)
         return self.engine.alone(lambda: self._draw_and_call(*args, **kwargs))
 
     def _draw_and_call(self, *args: Any, **kwargs: Any) -> Any:
         self.check_mode(trains=False)
         if self.training:
             check_phi(self.layout, self.gates)
-        with self.drawn(self.gates.sample() if self.training else self.deterministic()):
-            return self._call(*args, **kwargs)
+        with self.drawn(self.gates.sample() if self.training else self.deterministic()) as draw:
+            return self._call(draw, *args, **kwargs)
 
-    def _call(self, *args: Any, **kwargs: Any) -> Any:
+    def _call(self, draw: Draw, /, *args: Any, **kwargs: Any) -> Any:
+        engine = self.engine
         try:
+            engine.hush(draw)
             if not self._has_extras:
-                output = self._modules["model"](*args, **kwargs)
+                output = cast(nn.Module, self._modules["model"])(*args, **kwargs)
             else:
                 with ExitStack() as stack:
                     for extra in self.extras.values():
@@ -190,7 +193,10 @@ class Gated(Exclusive):
         except RuntimeError as error:
             error.add_note(self._state_of_gates())
             raise
-        self.engine.warn_of_uncalled()
+        finally:
+            if engine.hushed:
+                engine.listen()
+        engine.warn_of_uncalled()
         return output
 
     def _state_of_gates(self) -> str:

@@ -17,7 +17,7 @@ from numbers import Real
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from l0arm.contracts import Gates
 from l0arm.gating.draw import Draw
@@ -122,7 +122,10 @@ class Objective:
         writes = not self._written and torch.is_grad_enabled() == self._with_graph
         self._written = self._written or writes
         if writes:
-            self._buffers = [(b, b.clone()) for b in _buffers_of(self._gated.model)]
+            homes = self._gated.engine.buffers
+            self._buffers = [
+                (b, b.clone()) for home in homes for b in home.values() if b is not None
+            ]
         return self._at(z, writes)
 
     def _without_graph(self, z: Tensor) -> Tensor:
@@ -216,19 +219,6 @@ class Objective:
                 "torch.compile(layer.forward)`, or the plain model that compact() gives"
             )
         return value.reshape(()) if value.dim() else value
-
-
-def _buffers_of(model: nn.Module) -> list[Tensor]:
-    """All buffers. ``model.buffers()`` makes names too, which takes longer than a small layer."""
-    found = list[Tensor | None]()
-    seen, waiting = set[int](), list[nn.Module | None]([model])
-    while waiting:
-        module = waiting.pop()
-        if module is not None and id(module) not in seen:
-            seen.add(id(module))
-            found += module._buffers.values()
-            waiting += module._modules.values()
-    return [buffer for buffer in found if buffer is not None]
 
 
 def _versions(gated: Gated) -> list[int]:
