@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from l0arm.gating.step import pure
+from l0arm.gating.sharing import pure
 
 SMALL_BATCH = 16
 
