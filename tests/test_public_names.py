@@ -39,6 +39,7 @@ PUBLIC = [
     "SearchResult",
     "Slice",
     "Stage",
+    "Widen",
     "architecture",
     "certificate",
     "compact",

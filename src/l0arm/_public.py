@@ -44,6 +44,7 @@ from l0arm.gating import (
     Resize,
     Route,
     Slice,
+    Widen,
 )
 from l0arm.methods import METHODS, Course
 from l0arm.metrics import architecture, expected_l0, prune_rate
@@ -81,6 +82,7 @@ __all__ = [
     "SearchResult",
     "Slice",
     "Stage",
+    "Widen",
     "architecture",
     "certificate",
     "compact",

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from l0arm import Gated, Group, Slice, sparsify
 from l0arm.compaction.working import Working, replaceable
+from l0arm.methods import Method, l0
 from l0arm.models import MLP
 
 
@@ -65,9 +66,9 @@ def test_its_steps_are_those_of_the_whole_network_with_the_same_gates_closed(nam
     steps(whole, optimizer, x, y, 2)  # the optimizer has a state when the network becomes smaller
     working = Working(whole, keep)
     small = sgd(working.gated)
-    working.take(optimizer, small)
+    working.take(optimizer.state, small.state)
     steps(working.gated, small, x, y, 3)
-    working.write_back(small, optimizer)
+    working.write_back(small.state, optimizer.state)
     for ours, expected in zip(whole.model.parameters(), reference.model.parameters(), strict=True):
         torch.testing.assert_close(ours, expected, rtol=0, atol=1e-12)
         momenta = optimizer.state[ours], theirs.state[expected]
@@ -83,12 +84,12 @@ def test_what_is_written_back_and_cut_again_is_the_same_bit_for_bit(name: str) -
     optimizer = torch.optim.Adam(whole.parameter_groups(lr=1e-2))
     working = Working(whole, keep)
     small = torch.optim.Adam(working.gated.parameter_groups(lr=1e-2))
-    working.take(optimizer, small)
+    working.take(optimizer.state, small.state)
     steps(working.gated, small, x, y, 2)
-    working.write_back(small, optimizer)
+    working.write_back(small.state, optimizer.state)
     again = Working(whole, keep)
     resumed = torch.optim.Adam(again.gated.parameter_groups(lr=1e-2))
-    again.take(optimizer, resumed)
+    again.take(optimizer.state, resumed.state)
     states = working.gated.state_dict(), again.gated.state_dict()
     assert states[0].keys() == states[1].keys()
     assert all(torch.equal(states[0][key], states[1][key]) for key in states[0])
@@ -102,7 +103,7 @@ def test_removed_units_keep_their_weights() -> None:
     before = whole.model.fc1.weight.detach().clone()
     working = Working(whole, keep)
     working.gated.model.get_parameter("fc1.module.weight").data.fill_(5.0)
-    working.write_back(sgd(working.gated), sgd(whole))
+    working.write_back(sgd(working.gated).state, sgd(whole).state)
     rows, columns = keep[8:14], keep[:8]
     written = rows[:, None] & columns
     assert torch.equal(whole.model.fc1.weight == 5.0, written)
@@ -118,7 +119,27 @@ def test_cutting_draws_no_random_numbers() -> None:
 
 @pytest.mark.parametrize(
     ("method", "replaced"),
-    [("l0-arm", True), ("l0-disarm", True), ("group-lasso", False), ("l0-hc", False)],
+    [
+        ("l0-arm", True),
+        ("l0-disarm", True),
+        (l0(1e-3, l2=1e-4), False),
+        ("group-lasso", False),
+        ("l0-hc", False),
+    ],
 )
-def test_methods_that_know_the_full_size_are_not_replaced(method: str, replaced: bool) -> None:
-    assert replaceable(sparsify(MLP((8, 6, 3)), method=method, lam=1e-3)) == replaced
+def test_methods_that_know_the_full_size_are_not_replaced(
+    method: str | Method, replaced: bool
+) -> None:
+    strength = {"lam": 1e-3} if isinstance(method, str) else {}
+    assert replaceable(sparsify(MLP((8, 6, 3)), method=method, **strength)) == replaced
+
+
+def test_the_penalty_of_a_gate_stays_the_same() -> None:
+    """The whole network's gradient of lambda |g| pi, although fewer weights of g are trained."""
+    whole, keep, *_ = decided("mlp")
+    whole.phi.data[keep] = 0.1
+    small = Working(whole, keep).gated
+    whole.penalty().backward()
+    small.penalty().backward()
+    assert torch.equal(small.phi.grad, whole.phi.grad[keep])
+    assert float(small.phi.grad.min()) > 0

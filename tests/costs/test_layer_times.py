@@ -305,7 +305,7 @@ def test_settings_without_a_tensor_change_the_key() -> None:
         ("torch.get_num_threads", lambda: 7),
         ("torch.__version__", "9.9"),
         ("torch.backends.cpu.get_cpu_capability", lambda: "none"),
-        ("l0arm.costs.layer_times._processor", lambda: "another"),
+        ("l0arm.costs.layer_times.processor_name", lambda: "another"),
         ("platform.machine", lambda: "abacus"),
     ],
 )

@@ -67,6 +67,15 @@ def test_attention_keeps_all_its_weights(causal: bool, positional: bool) -> None
         assert torch.allclose(attend(0.5), want)
 
 
+@pytest.mark.parametrize("named", [False, True])
+def test_grouped_queries_without_a_head_of_keys_are_refused(named: bool) -> None:
+    """torch 2.10 divides by the number of heads, which ends the process."""
+    q, k = torch.rand(1, 4, 5, 3), torch.rand(1, 0, 5, 3)
+    given = {"key": k, "value": k} if named else {}
+    with NoDropout(), pytest.raises(ValueError, match="without a head of keys"):
+        F.scaled_dot_product_attention(q, *([] if named else [k, k]), **given, enable_gqa=True)
+
+
 def test_a_configuration_of_the_class_is_left_alone() -> None:
     class Model(nn.Module):
         config = Config()

@@ -7,6 +7,7 @@ import copy
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -131,13 +132,21 @@ def test_the_guard_leaves_the_values_and_acts_once() -> None:
     torch.testing.assert_close(copy.deepcopy(layer)(x), expected)
 
 
-def test_a_compact_network_is_guarded_and_a_released_one_is_as_before() -> None:
+def strided() -> nn.Module:
     net = nn.Sequential(nn.Conv2d(3, 16, 3), nn.ReLU(), nn.Conv2d(16, 32, 1, stride=2))
-    net.append(nn.Flatten()).append(nn.Linear(32 * 9, 4))
+    return net.append(nn.Flatten()).append(nn.Linear(32 * 9, 4))
+
+
+def test_a_compact_network_is_guarded_and_a_released_one_is_as_before(tmp_path: Path) -> None:
+    """So are its copies and a network that was saved: any of them may be tuned."""
+    net = strided()
     gated = l0arm.sparsify(net, example_inputs=torch.rand(2, 3, 8, 8), lam=0.0)
     gated.phi.data[:11] = -9.0
     gated.phi.data[11:] = 9.0
-    assert len(gated.compact()[2]._forward_pre_hooks) == 1
+    small = gated.compact()
+    l0arm.save(gated, tmp_path / "saved")
+    for each in (small, copy.deepcopy(small), l0arm.load(tmp_path / "saved", strided)):
+        assert len(each[2]._forward_pre_hooks) == 1
     gated.release()
     assert not any(module._forward_pre_hooks for module in net.modules())
 

@@ -90,7 +90,7 @@ def test_positions_of_the_last_draw_are_reused_only_where_the_gates_agree(decide
         for gated in (reusing, fresh):
             torch.manual_seed(seed)
             if gated is fresh:
-                gated.engine.last = None
+                gated.engine.recent = ()
             gated.loss(lambda gated=gated: F.cross_entropy(gated(X), Y)).total.backward()
         for ours, theirs in zip(reusing.parameters(), fresh.parameters(), strict=True):
             assert torch.equal(ours.grad, theirs.grad)
@@ -100,13 +100,13 @@ def test_a_draw_that_repeats_the_last_one_computes_no_positions():
     gated = gated_mlp(9.0)
     gated.phi.data[::3] = -9.0
     gated.loss(lambda: F.cross_entropy(gated(X), Y))
-    first = gated.engine.last
+    (first,) = gated.engine.recent
     gated.loss(lambda: F.cross_entropy(gated(X), Y))
-    assert gated.engine.last is not first
-    assert gated.engine.last._memo is first._memo  # the same position tensors
+    assert gated.engine.recent[0] is not first
+    assert gated.engine.recent[0]._memo is first._memo  # the same position tensors
     gated.phi.data[:3] = torch.tensor([9.0, -9.0, 9.0])
     gated.loss(lambda: F.cross_entropy(gated(X), Y))
-    assert gated.engine.last._memo is not first._memo
+    assert gated.engine.recent[0]._memo is not first._memo
 
 
 def test_a_vector_changed_in_place_is_another_draw():
@@ -143,4 +143,4 @@ def test_positions_from_inference_mode_are_not_reused_in_training():
 def test_no_graph_outlives_its_step():
     gated = sparsify(MLP((20, 12, 8, 3)), method="l0-hc", lam=1e-3)
     gated.loss(lambda: F.cross_entropy(gated(X), Y)).total.backward()
-    assert gated.engine.last is None
+    assert gated.engine.recent == ()

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from l0arm import Gated, Group, Slice, sparsify
 from l0arm.gating.draw import Draw
-from l0arm.gating.step import Agreement, Sharing, pure
+from l0arm.gating.sharing import Agreement, Sharing, pure
 from l0arm.models import MLP, LeNet5, WideResNet, pooled_conv
 
 

@@ -18,7 +18,7 @@ def with_zeros(model: nn.Module, groups: Sequence[Group], z: Tensor) -> nn.Modul
     for group in groups:
         closed = (z[start : start + group.units] == 0).nonzero().flatten().tolist()
         start += group.units
-        for piece in (*group.makes, *group.reads) if group.norms else group.reads:
+        for piece in (*group.makes, *group.reads) if group.closes_makers else group.reads:
             tensor, dim = tensors[piece.tensor], piece.dim
             assert dim is not None
             units = piece.positions(group.units, tensor.shape[dim])

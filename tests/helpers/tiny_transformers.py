@@ -84,6 +84,24 @@ def qwen3_moe() -> nn.Module:
     return transformers.Qwen3MoeForCausalLM(config)
 
 
+def mamba2(groups: int = 1) -> nn.Module:
+    """Six heads. Keys and queries are shared by the heads of a group."""
+    config = transformers.Mamba2Config(
+        vocab_size=50,
+        hidden_size=24,
+        num_hidden_layers=2,
+        num_heads=6,
+        head_dim=8,
+        state_size=5,
+        n_groups=groups,
+        chunk_size=16,
+        bos_token_id=1,
+        eos_token_id=2,
+        pad_token_id=0,
+    )
+    return transformers.Mamba2ForCausalLM(config)
+
+
 def bert_classifier() -> nn.Module:
     return transformers.BertForSequenceClassification(bert().config)
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch import distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from l0arm import Gated, Group, NonFiniteLoss, Slice, sparsify
+from l0arm import Course, Gated, Group, NonFiniteLoss, Slice, sparsify
 from l0arm.contracts import Estimator
 from l0arm.distributed import WholeLoss, loss_through
 from l0arm.estimators import ARM
@@ -261,3 +261,28 @@ def enumerated(gated: Gated, x: Tensor) -> Tensor:
             value = gated(x).square().mean()
         total = total + torch.where(z == 1, pi, 1 - pi).prod() * value
     return torch.autograd.grad(total, gated.phi)[0]
+
+
+def shrinking_under_ddp(rank: int) -> dict[str, Any]:
+    """A course that shrinks, with the loss wrapped anew whenever the network is another one."""
+    gated = gated_network()
+    gated.phi.data[2:5] = -9.0
+    optimizer = torch.optim.Adam(gated.parameter_groups(lr=1e-2, gate_lr=0.05))
+    course = Course(gated, optimizer, epochs=3, shrink=True)
+    torch.manual_seed(rank)
+    wrapped: DistributedDataParallel | None = None
+    masks = []
+    for epoch in range(3):
+        course.begin(epoch)
+        net = course.gated
+        if wrapped is None or wrapped.module.gated is not net:
+            wrapped = DistributedDataParallel(WholeLoss(net))
+        for step in range(3):
+            x, y = batch(rank, 3 * epoch + step)
+            optimizer.zero_grad()
+            wrapped(lambda net=net, x=x, y=y: F.cross_entropy(net(x), y), len(x)).backward()
+            optimizer.step()
+            masks.append(net.gates.sample().detach())
+    whole = torch.cat([p.detach().flatten() for p in course.whole.parameters()])
+    sizes = {"units": course.gated.groups[0].units, "all": course.whole.groups[0].units}
+    return {"whole": whole, "masks": torch.cat(masks), **sizes}

@@ -12,10 +12,11 @@ def stock(layer: PooledConv2d, x: Tensor) -> Tensor:
     return F.relu(F.max_pool2d(F.conv2d(x, layer.weight, layer.bias), 2))
 
 
+@pytest.mark.parametrize("images", [1, 2, SMALL_BATCH, 7])
 @pytest.mark.parametrize(("channels", "side", "k"), [(1, 28, 5), (3, 12, 3), (4, 8, 1)])
-def test_values_and_gradients_are_those_of_the_stock_operators(channels, side, k):
+def test_values_and_gradients_are_those_of_the_stock_operators(channels, side, k, images):
     layer = PooledConv2d(channels, 6, k).double()
-    x = torch.randn(SMALL_BATCH, channels, side, side, dtype=torch.float64, requires_grad=True)
+    x = torch.randn(images, channels, side, side, dtype=torch.float64, requires_grad=True)
     wanted = [x, layer.weight, layer.bias]
     fast, slow = layer(x), stock(layer, x)
     weights = torch.randn_like(slow)
@@ -53,8 +54,9 @@ def test_odd_sides_take_the_stock_operators():
     assert torch.equal(layer(x), stock(layer, x))
 
 
-def test_it_runs_under_bf16_autocast():
-    layer, x = PooledConv2d(1, 4, 5), torch.rand(SMALL_BATCH, 1, 28, 28)
+@pytest.mark.parametrize("images", [1, SMALL_BATCH])
+def test_it_runs_under_bf16_autocast(images):
+    layer, x = PooledConv2d(1, 4, 5), torch.rand(images, 1, 28, 28)
     with torch.autocast("cpu", torch.bfloat16):
         out = layer(x)
     out.float().sum().backward()

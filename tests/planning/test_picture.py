@@ -1,6 +1,7 @@
 """The plan as a page: every layer in its order, what feeds it, colours of groups, reasons."""
 
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import torch
@@ -74,6 +75,24 @@ def test_the_page_has_every_layer_group_and_reason_and_loads_nothing() -> None:
     # stem -> one, one -> two, two -> add, add -> head run straight on; stem -> add has a lane.
     assert page.count("<path d=") == 5
     assert len(re.findall(r"<path d='M\d+ \d+ H", page)) == 1
+
+
+def test_a_narrow_screen_has_numbers_for_groups_and_all_reasons_below() -> None:
+    found = plan(Residual(), torch.rand(3, 4))
+    masked = replace(found.planned[0], execution="masked", weights=0, macs=0, reason="a & b")
+    page = replace(found, planned=(masked, *found.planned[1:])).to_html()
+    assert "<meta name='viewport'" in page
+    numbers = re.findall(r"<span class='number'>(\d)</span><span class='name'>(\w+)<", page)
+    assert set(numbers) == {("1", found.groups[0].name), ("2", found.groups[1].name)}
+    below = page[page.index("What stays, and why") :]
+    assert f"masked: a &amp; b<td class=names>{masked.group.name}</tr>" in below
+    assert "an output of the model keeps its shape<td class=names>head</tr>" in below
+
+
+def test_what_goes_with_a_branch_has_a_dashed_chip() -> None:
+    page = plan(Residual(), torch.rand(3, 4), depth=True).to_html()
+    assert len(re.findall(r"class='chip skips' data-group='2'", page)) == 2  # layers one and two
+    assert len(re.findall(r"class='chip reads' data-group='2'", page)) == 0
 
 
 def test_names_are_escaped_and_an_old_plan_has_a_page_without_lines() -> None:

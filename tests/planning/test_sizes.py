@@ -135,6 +135,34 @@ class Language(nn.Module):
         return self.proj(y.transpose(1, 2).contiguous().view(b, t, c))
 
 
+class Recounted(nn.Module):
+    """The heads are counted twice: by a number in the code, and then by what it gave."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.qkv, self.proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.qkv(x).view(*x.shape[:2], 3, 3, 4).permute(2, 0, 3, 1, 4)
+        y = F.scaled_dot_product_attention(q, k, v).transpose(1, 2)
+        heads = y.shape[2]
+        return self.proj(y.reshape(len(x), -1, heads, 4).flatten(2))
+
+
+class Ending(Recounted):
+    """A sum ends at the very place where the view does whose sizes count heads."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__(width, heads)
+        self.beside = nn.Linear(width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.qkv(x).view(*x.shape[:2], 3, 3, 4).permute(2, 0, 3, 1, 4)
+        y = F.scaled_dot_product_attention(q, k, v).transpose(1, 2)
+        y = y.sin() + self.beside(x).view(*x.shape[:2], 3, 4)
+        return self.proj(y.flatten(2))
+
+
 class Block(nn.Module):
     def __init__(self, attention: type[nn.Module]) -> None:
         super().__init__()
@@ -154,6 +182,8 @@ KINDS: dict[type[nn.Module], str] = {  # the group of the heads
     Pyramid: "attention.q",
     Images: "attention.qkv",
     Language: "attention.attn",
+    Recounted: "attention.qkv",
+    Ending: "attention.qkv",
 }
 
 

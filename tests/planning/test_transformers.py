@@ -9,7 +9,7 @@ import torch
 from tests.helpers import tiny_transformers
 from torch import Tensor, nn
 
-from l0arm import sparsify
+from l0arm import certificate, sparsify
 from l0arm.planning import Plan, plan
 
 transformers = pytest.importorskip("transformers")
@@ -135,3 +135,27 @@ def test_a_small_decoder_still_generates_with_its_cache() -> None:
     cached = small.generate(start, use_cache=True, **options)
     assert cached.shape == (1, 12)
     assert torch.equal(cached, small.generate(start, use_cache=False, **options))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("groups", "heads"), [(1, 6), (2, 2)])
+def test_heads_of_mamba2_are_cut(groups: int, heads: int) -> None:
+    """Its convolution is read outside of its module. Heads that share keys pass their norm."""
+    torch.manual_seed(0)
+    model, kwargs = tiny_transformers.mamba2(groups), {**ids(), "use_cache": False}
+    found = plan(model, (), kwargs, stream=True, outputs="logits")
+    described = [f"{e.group.name}: {e.group.units} {e.execution}" for e in found.planned]
+    assert described == [
+        "backbone.embeddings: 24 as is",
+        f"backbone.layers.0.mixer.conv1d: {heads} patched",
+        f"backbone.layers.1.mixer.conv1d: {heads} patched",
+    ]
+    gated = sparsify(model, found, "l0-arm", lam=0.0, example_kwargs=kwargs)
+    gated.phi.data = torch.where(torch.arange(gated.layout.gates) % 2 > 0, 9.0, -9.0)
+    small: Any = gated.eval().compact()
+    assert certificate(small).passed
+    options = {"max_new_tokens": 5, "do_sample": False, "pad_token_id": 0}
+    prompt = kwargs["input_ids"]
+    options |= {"input_ids": prompt, "attention_mask": torch.ones_like(prompt)}
+    cached = small.generate(use_cache=True, **options)
+    assert torch.equal(cached, small.generate(use_cache=False, **options))

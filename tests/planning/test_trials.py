@@ -24,6 +24,18 @@ class Fixed(nn.Module):
         )
 
 
+class Numbered(nn.Module):
+    """A layer that knows its number, and whose forward counts its units by an attribute."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number, self.count = number, 12
+        self.up, self.down = nn.Linear(8, 12), nn.Linear(12, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.down(self.up(x).relu().view(len(x), self.count))
+
+
 class Stack(nn.Module):
     """Layers under names that differ in letters, so that each is a kind of its own."""
 
@@ -54,6 +66,28 @@ def test_one_layer_that_cannot_be_cut_is_found_by_halving(monkeypatch: pytest.Mo
     assert [name for name, kind in executions.items() if kind == "masked"] == ["f.up"]
     assert len([size for size in sizes if size > 1]) <= 2 + 2 * 4
     assert sizes.count(LAYERS) <= 2
+
+
+@pytest.mark.parametrize("first", [0, 100])
+def test_a_layer_whose_number_is_that_of_its_units_takes_no_more_trials(
+    first: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Layer 12 of the first stack has two attributes of value 12, all others have one."""
+    sizes = []
+    fault = Trial.fault
+
+    def counted(self: Trial, groups: list, *, quick: bool = False) -> Fault | None:
+        sizes.append(len(groups))
+        return fault(self, groups, quick=quick)
+
+    monkeypatch.setattr(Trial, "fault", counted)
+    model = nn.Sequential(*(Numbered(first + number) for number in range(LAYERS)))
+    found = plan(model, torch.randn(4, 8))
+    assert {entry.execution for entry in found.planned} == {"patched"}
+    patched = {(p.module, p.attribute) for group in found.groups for p in group.patches}
+    assert patched == {(str(number), "count") for number in range(LAYERS)}
+    # All without patches, one layer without and with its patch, all with theirs.
+    assert sizes == [LAYERS, 1, 1, LAYERS]
 
 
 def test_what_was_not_tried_in_time_is_masked_with_this_reason() -> None:

@@ -151,6 +151,8 @@ def of_next_token(model: nn.Module, batch: Tensor) -> Tensor:
     return loss
 
 
+# In so few steps gates may stay undecided, or not: that depends on the order of sums.
+@pytest.mark.filterwarnings("ignore:the gates are not decided:l0arm.BudgetWarning")
 def test_heads_units_stream_and_depth_of_a_frozen_decoder_are_chosen_together(
     decoder: tuple[nn.Module, l0arm.Plan, Tensor],
 ) -> None:

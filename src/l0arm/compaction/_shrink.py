@@ -24,7 +24,9 @@ def shrink(
     computes what ``gated`` computed with the removed gates closed. Every group keeps at least one
     unit, and as many as its floor. Where inputs are gathered (``select``) that no group makes, such
     as pixels, an ``InputSelection`` before their reader leaves the removed ones out. Where another
-    group makes them, they stay gated. Call it between epochs; do not use the old Gated afterwards.
+    group makes them, they stay gated. Penalties count the weights of the result, so lambda |g|
+    falls with it (not with ``Course(shrink=True)``). Call it between epochs; do not use the
+    old Gated afterwards.
 
     Args:
         gated: The gated model.
@@ -172,6 +174,7 @@ def _shrunk(gated: Gated, number: int, keep: Tensor, draw: Draw, names: dict[str
         ),
         routes=tuple(replace(route, module=names[route.module]) for route in group.routes),
         dots=tuple(replace(dot, module=names[dot.module]) for dot in group.dots),
+        widens=tuple(replace(widen, module=names[widen.module]) for widen in group.widens),
         norms=tuple(replace(norm, module=names[norm.module]) for norm in group.norms),
     )
 

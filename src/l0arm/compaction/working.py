@@ -6,6 +6,7 @@ evaluated, saved and reported, and only the steps are those of the smaller one.
 
 from __future__ import annotations
 
+from collections.abc import MutableMapping
 from typing import Any
 
 import torch
@@ -18,8 +19,9 @@ from l0arm.gating import Gated
 from l0arm.gating.draw import Draw
 from l0arm.gating.layout import named_tensors
 from l0arm.gating.norms import shrunk_weight
+from l0arm.penalties import L0, BetaPrior
 
-Optimizer = torch.optim.Optimizer
+State = MutableMapping[Tensor, Any]  # an optimizer's, by parameter
 
 
 class Working:
@@ -48,16 +50,17 @@ class Working:
         self.whole, self.keep = whole, keep.to(whole.phi.device)
         self._draw = Draw(whole.layout, self.keep.to(whole.phi.dtype), writes=False)
         self.gated, self._small = cut_to(whole, self._draw)
+        self.gated.sizes = whole.sizes[self.keep]  # |g| of Eq. 17: the objective stays what it is
 
-    def take(self, state: Optimizer, into: Optimizer) -> None:
-        """Cut the state of the whole network's optimizer for that of the smaller network."""
-        for name, parameter, small in self._parameters():
-            into.state[small] = {
+    def take(self, state: State, into: State) -> None:
+        """Cut the optimizer state of the whole network for that of the smaller network."""
+        for name, parameter, small in self.parameters():
+            into[small] = {
                 key: self._cut(name, value, parameter, key)
-                for key, value in state.state.get(parameter, {}).items()
+                for key, value in state.get(parameter, {}).items()
             }
 
-    def write_back(self, state: Optimizer, into: Optimizer) -> None:
+    def write_back(self, state: State, into: State) -> None:
         """Copy weights, buffers, phi and the optimizer's state into the whole network.
 
         What belongs to removed units stays as it was when they were removed.
@@ -70,12 +73,12 @@ class Working:
                 if spec is not None and spec.rms is not None:
                     small = shrunk_weight(small, spec.rms, len(tensor))
                 tensor[self._places(name, tensor)] = small
-            for name, parameter, small in self._parameters():
-                values = state.state.get(small, {})
+            for name, parameter, small in self.parameters():
+                values = state.get(small, {})
                 if not values:
-                    into.state.pop(parameter, None)
+                    into.pop(parameter, None)
                 for key, value in values.items():
-                    place = into.state[parameter]
+                    place = into.setdefault(parameter, {})
                     if not is_shaped(value, small, key):
                         place[key] = value.clone() if isinstance(value, Tensor) else value
                         continue
@@ -87,7 +90,7 @@ class Working:
         """Copy phi alone, which is all that expected costs depend on."""
         self.whole.phi.data[self.keep] = self.gated.phi.detach()
 
-    def _parameters(self) -> list[tuple[str, Tensor, Tensor]]:
+    def parameters(self) -> list[tuple[str, Tensor, Tensor]]:
         """Names, parameters of the whole network, and those of the smaller one. phi has no name."""
         named = self.whole.model.named_parameters()
         pairs: list[tuple[str, Tensor, Tensor]] = [(n, p, self._small[n]) for n, p in named]
@@ -118,11 +121,14 @@ class Working:
 def replaceable(gated: Gated) -> bool:
     """Whether a smaller network can train in the place of this one.
 
-    Its gates must be 0 or 1, so that a closed unit is gone. Not if the method has parts that know
-    the network at its full size: extras, stages that change it, something to do after a step, an
-    estimator with a memory, a budget.
+    Its gates must be 0 or 1, so that a closed unit is gone. The penalties must be functions of the
+    gates alone: L1 and L2 also count weights that a unit shares with removed ones. Not if the
+    method has parts that know the network at its full size: extras, stages that change it,
+    something to do after a step, an estimator with a memory, a budget.
     """
     method = gated.method
+    if not all(isinstance(penalty, L0 | BetaPrior) for penalty in method.penalties):
+        return False
     plain = method.after_step is None and all(stage.enter is None for stage in method.stages)
     own = gated.budget is not None or gated.extras or gated.estimator_state is not None
     cut = gated.execution == "sliced" and not gated.layout.branches

@@ -28,7 +28,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from l0arm.costs.timing import PassTimes
+from l0arm.costs.timing import PassTimes, processor_name
 from l0arm.equality.example import Example
 from l0arm.files import default_cache, write_text
 from l0arm.gating import Gated
@@ -214,19 +214,11 @@ def latency_key(gated: Gated, example: Example) -> str:
 
 def _machine(device: torch.device) -> list[str]:
     """The processor, and the device if it is another one."""
-    names = [platform.machine(), _processor(), torch.backends.cpu.get_cpu_capability()]
+    names = [platform.machine(), processor_name(), torch.backends.cpu.get_cpu_capability()]
     if device.type == "cpu":
         return names
     name = getattr(torch.get_device_module(device), "get_device_name", str)
     return [*names, device.type, name(device)]
-
-
-def _processor() -> str:
-    with suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text(errors="replace").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor()
 
 
 def _form(value: Any) -> str:

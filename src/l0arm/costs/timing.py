@@ -5,11 +5,13 @@ Networks take turns, so that other programs on the machine disturb all of them a
 
 from __future__ import annotations
 
+import platform
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
@@ -232,3 +234,12 @@ def _by_module(laps: Sequence[Lap]) -> dict[str, float]:
         if lap.module is not None:
             found[lap.module] = found.get(lap.module, 0.0) + 1e3 * lap.seconds
     return found
+
+
+def processor_name() -> str:
+    """The name of the processor, such as "AMD EPYC 7B13". Sums may differ between two of them."""
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor()

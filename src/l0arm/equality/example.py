@@ -160,7 +160,11 @@ def zero_dropout_rates(model: nn.Module) -> None:
 
 
 class NoDropout(TorchFunctionMode):
-    """Makes every dropout function return its input, also in train mode."""
+    """Makes every dropout function return its input, also in train mode.
+
+    It also refuses grouped queries without a head of keys, to which a set of patches that is tried
+    may lead: torch 2.10 divides by their number, and the process ends.
+    """
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
@@ -171,4 +175,7 @@ class NoDropout(TorchFunctionMode):
         if func is F.scaled_dot_product_attention:
             causal = {"is_causal": args[5]} if len(args) > 5 else {}
             args, kwargs = args[:4], {**kwargs, "dropout_p": 0.0, **causal}
+            key = args[1] if len(args) > 1 else kwargs["key"]
+            if kwargs.get("enable_gqa") and key.dim() > 2 and key.shape[-3] == 0:
+                raise ValueError("attention of grouped queries without a head of keys")
         return func(*args, **kwargs)

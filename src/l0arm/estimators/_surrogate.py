@@ -29,12 +29,14 @@ def checked_chain(chain: Chain) -> Chain:
 
 def probabilities(gates: Gates | Tensor) -> Tensor:
     """pi with its graph, in float32 at least: in bfloat16, P(u < 0.999) would be 1."""
-    if not isinstance(gates, Tensor | Gates):
+    if isinstance(gates, Tensor):
+        return at_least_float32(gates)
+    if not isinstance(gates, Gates):
         raise TypeError(
             f"{type(gates).__name__} has no probs, but estimators of binary draws need z ~ "
             "Ber(probs); use Bernoulli gates, or the estimator that belongs to this family"
         )
-    return at_least_float32(gates if isinstance(gates, Tensor) else gates.probs)
+    return at_least_float32(gates.probs)
 
 
 def uniform_like(probs: Tensor, generator: torch.Generator | None) -> Tensor:
@@ -54,7 +56,8 @@ def antithetic_pair(u: Tensor, probs: Tensor) -> tuple[Tensor, Tensor]:
     Both are exact draws from Ber(pi) for every g. ``>=`` makes that true at pi = 0 and pi = 1.
     """
     pi = probs.detach()
-    return (u < pi).type_as(pi), (u >= 1 - pi).type_as(pi)
+    z, z_anti = torch.empty_like(u, dtype=pi.dtype), torch.empty_like(u, dtype=pi.dtype)
+    return torch.lt(u, pi, out=z), torch.ge(u, 1 - pi, out=z_anti)
 
 
 def equal_draws(z: Tensor, z_anti: Tensor) -> bool:

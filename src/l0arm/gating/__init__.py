@@ -13,6 +13,7 @@ from l0arm.gating.group import (
     Resize,
     Route,
     Slice,
+    Widen,
 )
 from l0arm.gating.step import Loss, NonFiniteLoss
 from l0arm.gating.synchrony import NotSynchronised
@@ -34,4 +35,5 @@ __all__ = [
     "Resize",
     "Route",
     "Slice",
+    "Widen",
 ]

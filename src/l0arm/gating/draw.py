@@ -6,9 +6,11 @@ wait for them in any case. For a few hundred gates numpy is several times faster
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +23,7 @@ from l0arm.gating.validation import way_out, why_binary
 from l0arm.precision import at_least_float32
 
 Mask = npt.NDArray[np.bool_]
+FEW = 16  # gates that changed: so many are counted one by one
 
 
 @dataclass(frozen=True)
@@ -48,15 +51,27 @@ class Draw:
         *,
         sliced: bool = True,
         writes: bool = True,
-        like: Draw | None = None,
+        known: Sequence[Draw] = (),
     ) -> None:
         _check_length(z, layout.gates)
         self.layout, self.z, self.sliced, self.writes = layout, z, sliced, writes
-        self._values = at_least_float32(z.detach()).cpu().numpy()  # numpy has no bfloat16
-        if like is not None and not z.requires_grad and self._repeats(like):
-            return
+        self.repeats = False  # whether it has the same gates as a known one
+        host = _on_host(z)
+        self._host: Tensor
+        similar = [] if z.requires_grad else [draw for draw in known if self._comparable(draw)]
+        for draw in similar:
+            if torch.equal(host, draw._host):
+                self._take_over(draw)
+                return
+        self._host = host.clone() if host.data_ptr() == z.data_ptr() else host  # z may change
+        self._values: npt.NDArray[Any] = self._host.numpy()
         self._memo: dict[Axis, Kept] = {}
         self._units: dict[int, Tensor] = {}  # open units of a group
+        self._twin: Draw | None = None
+        self._other: Tensor | None = None  # the values of the draw that ``_moved`` refers to
+        self._moved: list[bool] = []  # groups whose gates differ from that draw
+        if similar and self._follows(similar[0]):
+            return
         self._open: Mask = np.ones(layout.gates + 1, dtype=np.bool_)  # the last gate never closes
         is_open = self._open[:-1]
         np.not_equal(self._values, 0, out=is_open)
@@ -69,23 +84,22 @@ class Draw:
         self.dense = self.binary and all(self.full)  # nothing to cut, nothing to multiply
         if not self.binary:
             self._refuse_fractions()
-        elif like is not None and not self.dense:
-            self._adopt(like)
+        elif similar:
+            changed = np.not_equal(is_open, similar[0]._open[:-1])
+            self._adopt(similar[0], np.logical_or.reduceat(changed, layout.offsets).tolist())
 
-    def _repeats(self, like: Draw) -> bool:
-        """Whether another draw has the same gates. Then everything known of it is taken over."""
-        if not self._comparable(like) or not bool((self._values == like._open[:-1]).all()):
-            return False
-        self._open, self._memo, self._units = like._open, like._memo, like._units
-        self.counts, self.full = like.counts, like.full
-        self.short, self.empty = like.short, like.empty
-        self.binary, self.dense = True, like.dense
-        return True
+    def _take_over(self, like: Draw) -> None:
+        """Everything that is known of another draw, which has the same gates."""
+        z, writes = self.z, self.writes
+        # Only a dense one never reads its z, so its twin can be that of another draw.
+        twin = like._twin if like.dense else None
+        vars(self).update(vars(like), z=z, writes=writes, repeats=True, _twin=twin)
 
     def _comparable(self, like: Draw) -> bool:
         """Whether positions of another draw are positions of this one where gates agree."""
         alike = like.layout is self.layout and like.sliced == self.sliced
-        return like.binary and alike and like.z.device == self.z.device
+        z, other = self.z, like.z
+        return like.binary and alike and other.dtype == z.dtype and other.device == z.device
 
     def _open_units(self, group: int) -> Tensor:
         """Positions of the open units, shared by all tensors that the group cuts."""
@@ -105,16 +119,32 @@ class Draw:
             gates[(~gates).nonzero()[0][:missing]] = True
         return mask
 
-    def _adopt(self, like: Draw) -> None:
+    def _follows(self, like: Draw) -> bool:
+        """Whether few gates differ from another draw. Then only what they change is computed."""
+        changed = np.not_equal(self._values, like._values).nonzero()[0].tolist()
+        values = [float(self._values[gate]) for gate in changed[:FEW]]
+        if len(changed) > FEW or not all(value in (0.0, 1.0) for value in values):
+            return False
+        layout, moved = self.layout, [False] * len(self.layout.groups)
+        self._open, self.counts, self.full = like._open.copy(), like.counts[:], like.full[:]
+        for gate, value in zip(changed, values, strict=True):
+            group = bisect_right(layout.offsets, gate) - 1
+            self._open[gate], moved[group] = value, True
+            self.counts[group] += 1 if value else -1
+            self.full[group] = self.counts[group] == layout.units[group]
+        self.short = [n for n, left in enumerate(self.counts) if left < layout.least[n]]
+        self.empty = [n for n in self.short if not self.counts[n]]
+        self.binary, self.dense = True, all(self.full)
+        self._adopt(like, moved)
+        return True
+
+    def _adopt(self, like: Draw, moved: list[bool]) -> None:
         """Reuse the position tensors of another draw wherever the gates agree.
 
         Operations are shared between two passes by the identity of their inputs.
         """
-        if not self._comparable(like):
-            return
-        changed = np.not_equal(self._open[:-1], like._open[:-1])
-        moved = np.logical_or.reduceat(changed, self.layout.offsets).tolist()
-        for axis, kept in like._memo.items():
+        self._other, self._moved = like._host, moved
+        for axis, kept in like._memo.items() if not self.dense else ():
             if not any(moved[reach.group] for reach in axis.reaches):
                 self._memo[axis] = kept
         for group, units in like._units.items():
@@ -123,6 +153,8 @@ class Draw:
 
     def agrees(self, other: Draw, group: int) -> bool:
         """Whether the gates of a group are equal in both draws."""
+        if self._other is other._host:
+            return not self._moved[group]
         span = self.layout.span(group)
         return bool((self._values[span] == other._values[span]).all())
 
@@ -183,10 +215,11 @@ class Draw:
 
     def without_writing(self) -> Draw:
         """The same draw for a pass that must not write buffers."""
-        twin = Draw.__new__(Draw)
-        twin.__dict__.update(self.__dict__, writes=False)
-        twin._memo, twin._units = {}, {}  # it may be kept for long: positions on demand
-        return twin
+        if self._twin is None:
+            twin = self._twin = Draw.__new__(Draw)
+            twin.__dict__.update(self.__dict__, writes=False, _twin=None)
+            twin._memo, twin._units = {}, {}  # it may be kept for long: positions on demand
+        return self._twin
 
     def rounded(self) -> Draw:
         """The same units open, with every gate 0 or 1."""
@@ -282,6 +315,15 @@ class Draw:
         for reach in reaches[1:]:
             result = result * padded[reach.gates_on(self.z.device)]
         return result
+
+
+def _on_host(z: Tensor) -> Tensor:
+    """The values of a vector where numpy can read them. It has no bfloat16."""
+    if z.requires_grad:
+        z = z.detach()
+    if z.device.type != "cpu":
+        z = z.cpu()
+    return at_least_float32(z)
 
 
 def _check_length(z: Tensor, gates: int) -> None:

@@ -7,6 +7,7 @@ deepcopy works.
 from __future__ import annotations
 
 import inspect
+import threading
 import warnings
 from typing import Any, NamedTuple
 
@@ -45,6 +46,7 @@ class Engine(Evaluations):
         self._hooks: list[_ModuleHook] = []
         self._checked = False
         self.lent: set[tuple[int, str]] = set()  # cut for a call around their own module's
+        self.buffers: list[dict[str, Tensor | None]] = []  # of all modules
         self.attach(model)
 
     def attach(self, model: nn.Module) -> None:
@@ -61,6 +63,7 @@ class Engine(Evaluations):
                 inside.setdefault(around, []).append((gate, below, returns))
         for name, module in model.named_modules():
             hook = _ModuleHook(self, name, module, cuts, inside.get(name, []))
+            self.buffers.append(module._buffers)
             if hook.needed:
                 self._handles += hook.register(module)
                 self._hooks.append(hook)
@@ -83,10 +86,32 @@ class Engine(Evaluations):
 
     def detach(self) -> None:
         """Remove the hooks."""
+        self.listen()
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
         self._hooks.clear()
+
+    def hush(self, draw: Draw) -> None:
+        """Take the hooks off for the length of a call, if this draw changes nothing.
+
+        Torch calls a module without hooks faster. With other threads, the hooks are what lets them
+        wait. The first call counts which modules are called.
+        """
+        if torch.compiler.is_compiling() or not draw.dense or draw is not self.current:
+            return
+        idle = self._checked and (draw.writes or not any(self.buffers))
+        if not idle or self.hushed or threading.active_count() > 1:
+            return
+        self.hushed = True  # first of all: an interrupt may follow
+        for hook in self._hooks:
+            self.calls += hook.hush()
+
+    def listen(self) -> None:
+        """Put the hooks back. Can be repeated after an interrupt."""
+        for hook in self._hooks:
+            hook.listen()
+        self.hushed = False
 
     @property
     def hooks(self) -> dict[int, Any]:
@@ -168,6 +193,7 @@ class _ModuleHook:
         calls += [pick.module for group in layout.groups for pick in group.picks]
         calls += [route.module for group in layout.groups for route in group.routes]
         calls += [dot.module for group in layout.groups for dot in group.dots if dot.counted]
+        calls += [widen.module for group in layout.groups for widen in group.widens]
         self.resizes = name in calls
         self.borrowed = _loans(module, name, cuts, layout)
         self.absent = absent  # what is not called in the module if gates are closed
@@ -175,6 +201,8 @@ class _ModuleHook:
         self.rms = next((cut for cut in self.parameters.values() if cut.rms is not None), None)
         self.draw: Draw | None = None  # in force during the call
         self.saved: list[tuple[dict[str, Any], str, Any]] = []  # what to put back after the call
+        self.homes: tuple[Any, ...] = ()  # where torch has the two hooks
+        self.keys: tuple[int, ...] = ()
         self.copies: dict[str, tuple[Tensor, Tensor, int]] = {}  # buffers: original, copy, version
 
     @property
@@ -194,11 +222,28 @@ class _ModuleHook:
 
     def register(self, module: nn.Module) -> list[RemovableHandle | Resized]:
         sized = [_DrawnSizes(module, self).install()] if self.resizes else []
-        return [
-            *sized,
-            module.register_forward_pre_hook(self.enter, prepend=True, with_kwargs=True),
-            module.register_forward_hook(self.leave, always_call=True),
-        ]
+        before = module.register_forward_pre_hook(self.enter, prepend=True, with_kwargs=True)
+        after = module.register_forward_hook(self.leave, always_call=True)
+        self.homes = module._forward_pre_hooks, module._forward_hooks
+        self.keys = before.id, after.id
+        return [*sized, before, after]
+
+    def hush(self) -> bool:
+        """Take both hooks off, unless there are others. Whether they are off."""
+        (before, after), (first, second) = self.homes, self.keys
+        alone = len(before) == len(after) == 1 and not self.resizes
+        if alone:
+            del before[first], after[second]
+        return alone
+
+    def listen(self) -> None:
+        """Put both hooks back where they are off."""
+        (before, after), (first, second) = self.homes, self.keys
+        if first not in before:
+            before[first] = self.enter
+            before.move_to_end(first, last=False)  # as at first, before those of the user
+        if second not in after:
+            after[second] = self.leave
 
     def enter(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -227,6 +272,9 @@ class _ModuleHook:
             self._enter_buffer(module, key, buffer_spec, draw)
         if draw.sliced:
             self._enter_structure(module, draw)
+        if not self.saved and not self.resizes:  # the draw changes nothing here
+            self.draw = None
+            self.engine.entered.remove(self)
         if self.selection is None or not draw.sliced:
             return None
         dim, axis = self.selection
@@ -250,9 +298,11 @@ class _ModuleHook:
 
     def restore(self) -> None:
         """Put the module's own tensors back."""
+        lent = self.engine.lent
         for home, key, value in reversed(self.saved):
             home[key] = value
-            self.engine.lent.discard((id(home), key))
+            if lent:
+                lent.discard((id(home), key))
         self.saved.clear()
         self.copies.clear()
         self.draw = None
@@ -267,7 +317,9 @@ class _ModuleHook:
             original = module._parameters[key]
             assert original is not None
             if not lent or (id(module._parameters), key) not in lent:
-                self._swap(module._parameters, key, theta(original, spec, draw))
+                cut = theta(original, spec, draw)
+                if cut is not original:
+                    self._swap(module._parameters, key, cut)
         for home, key, spec in self.borrowed:
             if (id(home), key) not in lent:
                 self._swap(home, key, theta(home[key], spec, draw))

@@ -39,24 +39,36 @@ class Evaluations:
         self.exclusive = False  # whether ``alone`` has the turn
         self.outermost: Call | None = None  # the call that has the turn, outside of ``alone``
         self.current: Draw | None = None
-        self.last: Draw | None = None  # the latest draw, for its position tensors
+        # For what is known of them: the latest draw, and the latest that repeated an earlier one.
+        self.recent: tuple[Draw, ...] = ()
         self.entered: list[Call] = []  # modules that have cut tensors installed
         self.calls = 0  # calls of modules that a draw changed
+        self.hushed = False  # whether the hooks are off for the length of a call
         self.passes = Passes()  # for recomputation
 
     def __getstate__(self) -> dict[str, Any]:
         """For copies: nothing is in force in them."""
         self.check_dense()
-        return {**vars(self), "current": None, "last": None, "exclusive": False, "outermost": None}
+        return {**vars(self), "current": None, "recent": (), "exclusive": False, "outermost": None}
 
     def check_dense(self) -> None:
         """Refuse to copy tensors that are cut for the length of a call."""
-        if self.entered:
+        if self.entered or self.hushed:
+            inside = f"one of its modules ('{self.entered[-1].name}')" if self.entered else "it"
             raise RuntimeError(
-                "a gated model cannot be copied, pickled or compacted inside a call of one of its "
-                f"modules ('{self.entered[-1].name}'), whose tensors are cut for the length of the "
-                "call; do it between two calls"
+                f"a gated model cannot be copied, pickled or compacted inside a call of {inside}, "
+                "whose tensors are cut or whose hooks are off for the length of the call; do it "
+                "between two calls"
             )
+
+    def listen(self) -> None:
+        """Put the hooks back that are off for the length of a call."""
+        self.hushed = False
+
+    def remember(self, draw: Draw) -> None:
+        """A draw that later ones may repeat, as they do once the gates are decided."""
+        usual = draw if draw.repeats else self.recent[-1] if self.recent else draw
+        self.recent = (draw,) if usual is draw else (draw, usual)
 
     def evaluating(self, draw: Draw) -> Evaluation:
         """A context: everything that the model computes inside uses this draw."""
@@ -113,6 +125,8 @@ class Evaluations:
 
         The others are not called any more: torch calls no hook after a KeyboardInterrupt.
         """
+        if self.hushed:
+            self.listen()
         while len(self.entered) > entered:
             self.entered[-1].restore()
 

@@ -23,7 +23,8 @@ from l0arm.gating.mask import Threshold, checked_multiple, deterministic_mask
 from l0arm.gating.norms import exchange_norms
 from l0arm.gating.randomness import Noise
 from l0arm.gating.settings import Execution, Setting, Settings
-from l0arm.gating.step import Agreement, Closure, Loss, Objective, check_phi, depends
+from l0arm.gating.sharing import Agreement
+from l0arm.gating.step import Closure, Loss, Objective, check_phi, depends
 from l0arm.gating.synchrony import check_synchronised
 from l0arm.gating.undoing import undone_if_refused
 from l0arm.gating.validation import check_gates
@@ -103,6 +104,7 @@ class Gated(Exclusive):
             exchange_norms(model, self.groups)
             self.engine = Engine(model, self.layout)
             self.extras = nn.ModuleDict({} if method.extras is None else method.extras(self))
+            self._has_extras = len(self.extras) > 0
             with torch.enable_grad():
                 penalty = self.penalty()  # refuse now a strength that does not fit the groups
             self._priced = depends(penalty, self.phi)  # a NaN in phi is then one in the penalty
@@ -117,7 +119,9 @@ class Gated(Exclusive):
     @property
     def gates(self) -> Gates:
         """All gates at the present phi, with their graph."""
-        return self.method.gate.within(self.group_of)(self.phi)
+        # Straight from the dictionaries of the module: a step asks often, and `self.phi` is slow.
+        family = self.method.gate.within(cast(Tensor, self._buffers["group_of"]))
+        return family(cast(Tensor, self._parameters["phi"]))
 
     def extra(self, kind: type[ExtraType]) -> ExtraType:
         """The method's extra of a class.
@@ -135,9 +139,9 @@ class Gated(Exclusive):
 
     def constant(self, owner: object, make: Callable[[], Tensor]) -> Tensor:
         """``make()``, computed once for an owner, and again after the network was moved or cast."""
-        known = self._constants.get(id(owner))
-        if known is None or known[0] is not owner or known[1] is not self.sizes:
-            known = self._constants[id(owner)] = owner, self.sizes, make()
+        known, sizes = self._constants.get(id(owner)), cast(Tensor, self._buffers["sizes"])
+        if known is None or known[0] is not owner or known[1] is not sizes:
+            known = self._constants[id(owner)] = owner, sizes, make()
         return known[2]
 
     def per_group(self, gates: Tensor) -> dict[str, Tensor]:
@@ -163,21 +167,24 @@ class Gated(Exclusive):
         A draw is a constant to autograd: ``gated(x)`` outside of ``loss`` trains the weights only,
         and leaves ``phi.grad`` as it was. If another thread uses the model, this one waits.
         """
-        if self.engine.draw_now() is not None:
-            return self._call(*args, **kwargs)
+        draw = self.engine.draw_now()
+        if draw is not None:
+            return self._call(draw, *args, **kwargs)
         return self.engine.alone(lambda: self._draw_and_call(*args, **kwargs))
 
     def _draw_and_call(self, *args: Any, **kwargs: Any) -> Any:
         self.check_mode(trains=False)
         if self.training:
             check_phi(self.layout, self.gates)
-        with self.drawn(self.gates.sample() if self.training else self.deterministic()):
-            return self._call(*args, **kwargs)
+        with self.drawn(self.gates.sample() if self.training else self.deterministic()) as draw:
+            return self._call(draw, *args, **kwargs)
 
-    def _call(self, *args: Any, **kwargs: Any) -> Any:
+    def _call(self, draw: Draw, /, *args: Any, **kwargs: Any) -> Any:
+        engine = self.engine
         try:
-            if not self.extras:
-                output = self.model(*args, **kwargs)
+            engine.hush(draw)
+            if not self._has_extras:
+                output = cast(nn.Module, self._modules["model"])(*args, **kwargs)
             else:
                 with ExitStack() as stack:
                     for extra in self.extras.values():
@@ -186,7 +193,10 @@ class Gated(Exclusive):
         except RuntimeError as error:
             error.add_note(self._state_of_gates())
             raise
-        self.engine.warn_of_uncalled()
+        finally:
+            if engine.hushed:
+                engine.listen()
+        engine.warn_of_uncalled()
         return output
 
     def _state_of_gates(self) -> str:
@@ -305,18 +315,20 @@ class Gated(Exclusive):
 
         If the estimator asks for the derivative in closed gates too, nothing is dropped.
         """
-        self.engine.check_attached()
+        engine = self.engine
+        engine.check_attached()
         drops = self.estimator.drops or not z.requires_grad
         sliced = self.settings.execution == "sliced" and drops
-        draw = Draw(self.layout, z, sliced=sliced, writes=writes, like=like or self.engine.last)
+        known = engine.recent if like is None else (like, *engine.recent[1:])
+        draw = Draw(self.layout, z, sliced=sliced, writes=writes, known=known)
         if draw.empty and not all(
             self.groups[number].name in self._warned for number in draw.empty
         ):
             check_phi(self.layout, self.gates)  # a NaN closes gates, too
             self.warn_of_empty(draw)
         if draw.binary and not torch.is_inference_mode_enabled():  # else backward could not use it
-            self.engine.last = draw
-        return self.engine.evaluating(draw)
+            engine.remember(draw)
+        return engine.evaluating(draw)
 
     def parameter_groups(
         self, lr: float = 1e-3, gate_lr: float | None = None, **weights: Any

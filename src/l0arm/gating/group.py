@@ -96,11 +96,14 @@ class Resize:
         place: Where the call is: for every function on the way, the innermost first, the line
             within it and the column at which the call ends (``"Attention.forward+4:47"``).
         argument: Which of its sizes counts the units, from 0.
+        per_unit: How many positions of one unit the size counts. A size that is not that of all
+            units was taken from what is cut already, and stays. 0: not known.
     """
 
     module: str
     place: str
     argument: int
+    per_unit: int = 0
 
 
 @dataclass(frozen=True)
@@ -156,6 +159,29 @@ class Norm:
     module: str
     epsilon: str | None = None
     offset: float = 0.0
+
+
+@dataclass(frozen=True)
+class Widen:
+    """An operation that mixes the units of a group, and goes on running over all of them.
+
+    Its operand gets zeros for closed units. Of its result, what belongs to them is left out. So a
+    weight is standardised over its full width, and a convolution along the channels meets the same
+    neighbours.
+
+    Attributes:
+        module: Name of the module whose forward has the operation.
+        place: Where the operation is, as in ``Resize``.
+        dim: The dimension of its first tensor with the units, from the end (-1 is the last).
+        result: The dimension of its result with the units, from the end. None: it has none.
+        block: Positions of one unit, which are side by side. All units may repeat.
+    """
+
+    module: str
+    place: str
+    dim: int
+    result: int | None = None
+    block: int = 1
 
 
 @dataclass(frozen=True)
@@ -222,8 +248,8 @@ class Group:
 
     A closed unit is absent from every weight that *reads* it. What computes it then does not
     matter, so the rows that *make* it are dropped too. Nothing between the two may mix units, but
-    for the ``norms``. With norms, a unit is closed where it is made: what makes it is zero, and the
-    norms count it as a zero. The gates must then be 0 or 1.
+    for the ``norms`` and ``widens``. With these, a unit is closed where it is made: what makes it
+    is zero, and they count it as a zero. The gates must then be 0 or 1.
 
     With ``routes``, every unit is an expert of a mixture. Closed, it is never chosen. ``makes`` has
     its row of the router and ``reads`` its own weights. The gates must be 0 or 1, too.
@@ -250,6 +276,7 @@ class Group:
         borrows: Tensors that a forward reads without calling the module that holds them.
         norms: LayerNorm and RMSNorm modules over the units, as those of a residual stream. What
             makes the units is then zeroed too, and ``makes`` has the weights of the norms.
+        widens: Other operations that mix the units and go on running over all of them.
         branches: The residual branch of every unit, if the units are branches.
         routes: Operations in which the units compete, if the units are experts.
         dots: Products of queries and keys over the units, if the units are positions in heads.
@@ -273,6 +300,7 @@ class Group:
     picks: tuple[Pick, ...] = ()
     borrows: tuple[Borrow, ...] = ()
     norms: tuple[Norm, ...] = ()
+    widens: tuple[Widen, ...] = ()
     branches: tuple[Branch, ...] = ()
     routes: tuple[Route, ...] = ()
     dots: tuple[Dot, ...] = ()
@@ -286,7 +314,7 @@ class Group:
             )
         kinds = {"reads": Slice, "makes": Slice, "counts": Slice, "patches": Patch, "norms": Norm}
         kinds |= {"resizes": Resize, "picks": Pick, "borrows": Borrow, "branches": Branch}
-        kinds |= {"routes": Route, "dots": Dot}
+        kinds |= {"routes": Route, "widens": Widen, "dots": Dot}
         for name, kind in kinds.items():
             if not all(isinstance(s, kind) for s in _as_tuple(getattr(self, name))):
                 raise TypeError(
@@ -323,6 +351,17 @@ class Group:
     def drops(self) -> bool:
         """Whether closed units are dropped. Without makes, select, branches they are zeroed."""
         return bool(self.makes or self.branches) or self.select is not None
+
+    @property
+    def closes_makers(self) -> bool:
+        """Whether units are closed where they are made, too, since something counts them."""
+        return bool(self.mixing)
+
+    @property
+    def mixing(self) -> tuple[str, ...]:
+        """The modules that mix the units and go on counting all of them."""
+        norms = [norm.module for norm in self.norms]
+        return tuple(norms + [widen.module for widen in self.widens])
 
     @property
     def chosen(self) -> int:

@@ -7,7 +7,7 @@ that are read into a workspace. In the weight gradient it places them as if ther
 channels it writes past the end: the process crashes, hangs, or goes on with wrong gradients.
 
 This is https://github.com/uxlfoundation/oneDNN/issues/6035. The code is the same in all releases
-from oneDNN 1.7 to 3.13, which torch 2.6 to 2.14 contain. The upstream fix has not been released.
+from oneDNN 1.7 to 3.13, which torch 2.6 to 2.15 contain. The upstream fix has not been released.
 
 oneDNN uses the workspace only where the stride divides the image, so that rows and columns are
 left over at the end that no kernel reads. The guard crops one of them. The convolution reads the

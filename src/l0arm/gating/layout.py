@@ -126,7 +126,7 @@ def resolve(model: nn.Module, groups: Sequence[Group]) -> Layout:
     twice = tuple(
         number
         for number, group in enumerate(groups)
-        if group.norms or group.branches or group.routes or _overlap(group)
+        if group.closes_makers or group.branches or group.routes or _overlap(group)
     )
     drops = tuple(group.drops for group in groups)
     branches = tuple(
@@ -260,7 +260,7 @@ def _collect(
                 gate_of[[position for at in units for position in at]] = torch.tensor(gates)
             plain = piece.index is None and piece.block == 1
             selects = reads and group.select is not None
-            folds = reads or bool(group.norms)
+            folds = reads or group.closes_makers
             branch = bool(group.branches)
             reads = reads and not branch
             found.setdefault((piece.tensor, dim), []).append(

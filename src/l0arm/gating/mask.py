@@ -90,7 +90,9 @@ def close_dead_units(layout: Layout, z: Tensor) -> Tensor:
         for spec in layout.tensors.values():
             _mark_read(alive, spec, draw)
         for number, group in enumerate(layout.groups):
-            alive[layout.span(number)] |= bool(group.norms or group.branches or group.routes)
+            alive[layout.span(number)] |= bool(
+                group.closes_makers or group.branches or group.routes
+            )
         living = torch.where(torch.from_numpy(alive[:-1]).to(z.device), z, torch.zeros_like(z))
         if torch.equal(living, z):
             return z

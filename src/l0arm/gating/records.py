@@ -19,9 +19,12 @@ from l0arm.gating.group import (
     Resize,
     Route,
     Slice,
+    Widen,
 )
 
 Kind = type | tuple[type, ...]
+# Parts of a group that are written as they are.
+PLAIN = ("patches", "resizes", "picks", "borrows", "widens", "routes", "dots")
 
 
 class RecordError(ValueError):
@@ -38,19 +41,10 @@ def record_of(group: Group) -> dict[str, Any]:
             record[key] = [_slice_record(piece) for piece in pieces]
     if group.select is not None:
         record["select"] = _slice_record(group.select)
-    if group.patches:
-        record["patches"] = [
-            {"module": p.module, "attribute": p.attribute, "per_unit": p.per_unit}
-            for p in group.patches
-        ]
-    if group.resizes:
-        record["resizes"] = [
-            {"module": r.module, "place": r.place, "argument": r.argument} for r in group.resizes
-        ]
-    if group.picks:
-        record["picks"] = [asdict(pick) for pick in group.picks]
-    if group.borrows:
-        record["borrows"] = [{"module": b.module, "tensor": b.tensor} for b in group.borrows]
+    for key in PLAIN:
+        parts = getattr(group, key)
+        if parts:
+            record[key] = [asdict(part) for part in parts]
     if group.norms:
         record["norms"] = [_norm_record(norm) for norm in group.norms]
     if group.branches:
@@ -58,10 +52,6 @@ def record_of(group: Group) -> dict[str, Any]:
             {"modules": list(branch.modules), "returns": [list(parts) for parts in branch.returns]}
             for branch in group.branches
         ]
-    if group.routes:
-        record["routes"] = [asdict(route) for route in group.routes]
-    if group.dots:
-        record["dots"] = [asdict(dot) for dot in group.dots]
     return record
 
 
@@ -84,7 +74,7 @@ def _slice_record(piece: Slice) -> dict[str, Any]:
 def group_of(record: Any, where: str) -> Group:
     """The group of a record. Group's own checks apply too."""
     parts = ["reads", "makes", "counts", "patches", "resizes", "picks", "borrows"]
-    parts += ["norms", "branches", "routes", "dots"]
+    parts += ["norms", "widens", "branches", "routes", "dots"]
     lists: dict[str, tuple[Kind, Any]] = {key: (list, []) for key in parts}
     numbers: dict[str, tuple[Kind, Any]] = {"initial": (float, 0.5), "floor": (int, 0)}
     optional = {**numbers, **lists, "select": (dict, None)}
@@ -106,7 +96,7 @@ def group_of(record: Any, where: str) -> Group:
     ]
     wanted = {"module": str, "place": str, "argument": int}
     fields["resizes"] = tuple(
-        Resize(**checked(resize, f"{where}, resize {n}", wanted))
+        Resize(**checked(resize, f"{where}, resize {n}", wanted, {"per_unit": (int, 0)}))
         for n, resize in enumerate(fields["resizes"])
     )
     wanted = {"module": str, "place": str, "operand": int, "dim": int}
@@ -115,6 +105,11 @@ def group_of(record: Any, where: str) -> Group:
         for n, pick in enumerate(fields["picks"])
     )
     wanted = {"module": str, "place": str, "dim": int}
+    none: dict[str, tuple[Kind, Any]] = {"result": ((int, NoneType), None)}
+    fields["widens"] = tuple(
+        Widen(**checked(w, f"{where}, widen {n}", wanted, {"block": (int, 1), **none}))
+        for n, w in enumerate(fields["widens"])
+    )
     fields["routes"] = tuple(
         Route(**checked(route, f"{where}, route {n}", wanted, {"chosen": (int, 1)}))
         for n, route in enumerate(fields["routes"])

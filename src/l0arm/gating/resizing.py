@@ -4,7 +4,8 @@ Sizes may count units, as C of ``reshape(B, N, C)``. C may be the width of the i
 and count the positions of all heads, of which some are gone. No attribute could be patched. So the
 call itself is found again, by its place in the code of the forward, and its sizes are scaled before
 it runs. Likewise constants that meet units lose positions, closed experts get scores with which no
-router chooses them, and queries with fewer positions keep the scale of their full width.
+router chooses them, an operation that mixes units runs over all of them, and queries with fewer
+positions keep the scale of their full width.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
@@ -26,7 +27,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from l0arm.gating.draw import Draw
-from l0arm.gating.group import Dot, Pick, Resize, Route
+from l0arm.gating.group import Dot, Pick, Resize, Route, Widen
 from l0arm.gating.layout import Layout
 
 SIZED: dict[Any, int] = {  # functions with sizes, and the place of these among the arguments
@@ -46,9 +47,10 @@ COMBINING = {  # functions that meet constants and inputs element by element
     *("div", "__truediv__", "baddbmm", "masked_fill", "where", "scaled_dot_product_attention"),
 }
 ROUTING = {"softmax", "topk"}  # functions in which the units of a dimension compete
-MULTIPLYING = {"matmul", "__matmul__", "mm", "bmm", "einsum"}  # sums of products over units
-NOTED = COMBINING | ROUTING | MULTIPLYING
+MIXING = {"mean", "var", "std", "var_mean", "std_mean", "batch_norm", "conv1d"}
 ATTENTION = "scaled_dot_product_attention"
+MULTIPLYING = {"matmul", "__matmul__", "mm", "bmm", "baddbmm", "einsum", ATTENTION}
+NOTED = COMBINING | ROUTING | MIXING | MULTIPLYING  # their place in the code matters
 SPREAD = (Tensor.view, Tensor.reshape, Tensor.expand)  # these take view(2, 3) for view((2, 3))
 FILLED = (Tensor.view, Tensor.reshape, torch.reshape)  # the sizes must account for all elements
 KEYWORDS = ("shape", "size", "sizes", "split_size", "split_size_or_sections", "split_sizes")
@@ -62,6 +64,7 @@ class Scale(NamedTuple):
     argument: int
     kept: int
     units: int
+    per_unit: int = 0  # positions; 0 if they are not known
 
 
 class Selection(NamedTuple):
@@ -94,7 +97,17 @@ class Temper(NamedTuple):
         return math.sqrt(self.kept / self.units)
 
 
-Change = Scale | Selection | Fill | Temper
+class Wide(NamedTuple):
+    """An operation that runs over all units: its operand with zeros for those that are gone."""
+
+    dim: int
+    result: int | None
+    block: int
+    left: tuple[int, ...]
+    units: int
+
+
+Change = Scale | Selection | Fill | Temper | Wide
 Places = set[tuple[str, int]]  # calls and their arguments
 Scales = Mapping[str, tuple[Change, ...]]  # by the place of the call
 
@@ -184,9 +197,10 @@ def scales_under(layout: Layout, draw: Draw, module: str | None = None) -> Mappi
     found: dict[str, dict[str, tuple[Change, ...]]] = {}
     for number, group in enumerate(layout.groups):
         kept = draw.units_kept(number)
-        parts: list[Resize | Pick | Route | Dot] = []
+        parts: list[Resize | Pick | Route | Dot | Widen] = []
         if draw.sliced and kept < group.units:
-            parts += [*group.resizes, *group.picks, *(dot for dot in group.dots if dot.counted)]
+            parts += [*group.resizes, *group.picks, *group.widens]
+            parts += [dot for dot in group.dots if dot.counted]
         closed = draw.units_standing_in(number) if group.routes else ()
         parts += group.routes if closed else ()
         for part in parts:
@@ -194,11 +208,14 @@ def scales_under(layout: Layout, draw: Draw, module: str | None = None) -> Mappi
                 places = found.setdefault(part.module, {})
                 change: Change
                 if isinstance(part, Resize):
-                    change = Scale(part.argument, kept, group.units)
+                    change = Scale(part.argument, kept, group.units, part.per_unit)
                 elif isinstance(part, Dot):
                     change = Temper(part.operand, kept, group.units)
                 elif isinstance(part, Route):
                     change = Fill(part.dim, closed)
+                elif isinstance(part, Widen):
+                    left = draw.units_left(number)
+                    change = Wide(part.dim, part.result, part.block, left, group.units)
                 else:
                     left = draw.units_left(number)
                     change = Selection(part.operand, part.dim, part.block, left, group.units)
@@ -251,7 +268,7 @@ class _Scaling(TorchFunctionMode):
                 self.seen.add(place)
                 token = _CHANGING.set(True)
                 try:
-                    args, kwargs = _changed(func, args, kwargs or {}, scales, place)
+                    func, args, kwargs = _changed(func, args, kwargs or {}, scales, place)
                 finally:
                     _CHANGING.reset(token)
         return func(*args, **(kwargs or {}))
@@ -263,17 +280,24 @@ def _changed(
     kwargs: dict[str, Any],
     changes: tuple[Change, ...],
     place: str,
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments of a call after all changes."""
-    sizes = tuple(change for change in changes if isinstance(change, Scale))
-    args, kwargs = _selected(args, kwargs, [c for c in changes if isinstance(c, Selection)])
-    for fill in [change for change in changes if isinstance(change, Fill)]:
+) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+    """The function of a call and its arguments, after all changes that are meant for it.
+
+    Several operations may end at one place: ``x - x.mean(1)`` is two.
+    """
+    name = getattr(func, "__name__", "")
+    sizes = tuple(c for c in changes if isinstance(c, Scale) and func in SIZED)
+    picks = [c for c in changes if isinstance(c, Selection) and name in COMBINING]
+    args, kwargs = _selected(args, kwargs, picks)
+    for fill in [c for c in changes if isinstance(c, Fill) and name in ROUTING]:
         args, kwargs = _filled(args, kwargs, fill)
     if sizes:
         args, kwargs = _scaled(func, args, kwargs, sizes, place)
-    for temper in [change for change in changes if isinstance(change, Temper)]:
+    for temper in [c for c in changes if isinstance(c, Temper) and name in MULTIPLYING]:
         args, kwargs = _tempered(func, args, kwargs, temper)
-    return args, kwargs
+    for wide in [c for c in changes if isinstance(c, Wide) and name in MIXING]:
+        func = partial(_over_all_units, func, wide)
+    return func, args, kwargs
 
 
 HERE = _Scaling.__init__.__code__.co_filename
@@ -332,10 +356,11 @@ def _scaled(
     sizes = sizes_of(func, args, kwargs)
     if sizes is None or (func in FILLED and math.prod(sizes) == args[0].numel()):
         return args, kwargs
-    for argument, kept, units in scales:
-        if sizes[argument] != -1 and not (
-            func is Tensor.expand and _fits(args[0], sizes, argument)
-        ):
+    given = list(sizes)  # several groups may be factors of one size
+    for argument, kept, units, per_unit in scales:
+        is_cut = per_unit > 0 and given[argument] != per_unit * units
+        is_cut |= func is Tensor.expand and _fits(args[0], sizes, argument)
+        if sizes[argument] != -1 and not is_cut:
             sizes[argument] = sizes[argument] * kept // units
             _noted(place, argument)
     if func is Tensor.__getitem__:
@@ -403,6 +428,25 @@ def _tempered(
     new = operand * temper.factor
     args = tuple(new if value is operand else value for value in args)
     return args, {key: new if value is operand else value for key, value in kwargs.items()}
+
+
+def _over_all_units(func: Any, wide: Wide, *args: Any, **kwargs: Any) -> Any:
+    """What a function gives for all units, without the positions of those that are gone."""
+    narrow = operands_of(args, kwargs)[0]
+    left = torch.tensor(wide.left, device=narrow.device)
+    at, run = narrow.dim() + wide.dim, wide.units * wide.block
+    times = narrow.shape[at] // (len(left) * wide.block)
+    starts = torch.arange(times, device=narrow.device)[:, None, None] * run
+    within = torch.arange(wide.block, device=narrow.device)
+    index = (starts + left[:, None] * wide.block + within).flatten()
+    shape = (*narrow.shape[:at], times * run, *narrow.shape[at + 1 :])
+    whole = narrow.new_zeros(shape).index_copy(at, index, narrow)
+    args = tuple(whole if value is narrow else value for value in args)
+    kwargs = {key: whole if value is narrow else value for key, value in kwargs.items()}
+    result = func(*args, **kwargs)
+    if wide.result is None:
+        return result
+    return result.index_select(result.dim() + wide.result, index)
 
 
 def _fits(x: Tensor, sizes: list[int], argument: int) -> bool:

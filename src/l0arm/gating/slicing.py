@@ -13,20 +13,28 @@ from l0arm.gating.layout import Axis, TensorCut
 from l0arm.gating.norms import grown_weight
 
 
-def theta(tensor: Tensor, spec: TensorCut, draw: Draw) -> Tensor:
-    """theta = theta~ (.) z, Eq. 2: cut (sliced) or zeroed in the readers (masked)."""
-    size = len(tensor) if tensor.dim() else 1
+def theta(tensor: Tensor, spec: TensorCut, draw: Draw, whole: Axis | None = None) -> Tensor:
+    """theta = theta~ (.) z, Eq. 2: cut (sliced) or zeroed in the readers (masked).
+
+    An axis may be left ``whole`` if what it reads is zeroed. The tensor itself is returned if
+    nothing of it is closed.
+    """
+    cut = tensor
     for group in spec.elementwise:
-        tensor = tensor * draw.of_group(group).view_as(tensor).to(tensor.dtype)
+        cut = cut * draw.of_group(group).view_as(cut).to(cut.dtype)
     for dim, axis in spec.axes.items():
+        if axis is whole:
+            continue
         if draw.sliced:
             kept = draw.kept(axis)
-            tensor = tensor if kept.index is None else tensor.index_select(dim, kept.index)
+            if kept.index is not None:
+                cut = cut.index_select(dim, kept.index)
             fold = kept.fold
         else:
             fold = draw.mask(axis)
-        tensor = tensor if fold is None else tensor * _along(fold, dim, tensor)
-    return tensor if spec.rms is None else grown_weight(tensor, spec.rms, size)
+        if fold is not None:
+            cut = cut * _along(fold, dim, cut)
+    return cut if spec.rms is None else grown_weight(cut, spec.rms, len(tensor))
 
 
 def flat_weights(module: nn.RNNBase) -> list[Tensor | None]:

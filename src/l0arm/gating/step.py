@@ -5,56 +5,30 @@ same random numbers: dropout layers of equal width draw the same noise, and an e
 skipped leaves the stream of random numbers as it would have been. (A layer that two draws cut to
 different widths gets different noise. It is independent of z, so the estimate stays unbiased.)
 
-What the evaluations have in common is computed once (the paper's future work, Sec. 6). Antithetic
-draws agree more and more as gates polarise. Where they agree from the input up to some layer, the
-second evaluation would repeat the first. So a pure operation that receives the same inputs (by
-identity and version) as in the first evaluation returns the result of then. The first operation
-that differs, or is not known to be pure, ends the sharing of what depends on it.
+What the evaluations have in common is computed once (sharing.py).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import nullcontext
-from functools import wraps
 from numbers import Real
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
-from torch.overrides import (
-    TorchFunctionMode,
-    _get_current_function_mode_stack,
-    handle_torch_function,
-    has_torch_function,
-)
 
 from l0arm.contracts import Gates
 from l0arm.gating.draw import Draw
 from l0arm.gating.layout import Layout
 from l0arm.gating.randomness import SharedRandomness
+from l0arm.gating.sharing import Sharing
 
 if TYPE_CHECKING:
     from l0arm.gating.gated import Gated
 
-PURE: set[Callable[..., Any]] = {
-    *(F.linear, F.conv1d, F.conv2d, F.conv3d, F.batch_norm, F.layer_norm, F.group_norm),
-    *(F.relu, F.gelu, F.silu, F.elu, F.leaky_relu, F.hardswish, F.hardsigmoid, F.softmax),
-    *(F.log_softmax, F.max_pool2d, F.avg_pool2d, F.adaptive_avg_pool2d, F.cross_entropy, F.pad),
-    *(torch.relu, torch.sigmoid, torch.tanh, torch.flatten, torch.matmul, torch.mean, torch.cat),
-    *(Tensor.relu, Tensor.sigmoid, Tensor.tanh, Tensor.flatten, Tensor.matmul, Tensor.mean),
-    *(Tensor.view, Tensor.reshape, Tensor.permute, Tensor.transpose, Tensor.contiguous),
-    *(Tensor.add, Tensor.sub, Tensor.mul, Tensor.__add__, Tensor.__radd__, Tensor.__sub__),
-    *(Tensor.__mul__, Tensor.__rmul__, Tensor.__matmul__, Tensor.index_select, Tensor.to),
-    Tensor.narrow,
-}
-
 Closure = Callable[[], "Tensor | float"]
-WORTHWHILE = 0.5  # share only if the first group's draws agree more often than this,
-REPEATED = 0.1  # and if more steps than this share need a second evaluation at all
-MEMORY = 0.1  # weight of the latest step in these two shares
 
 
 class NonFiniteLoss(ValueError):
@@ -137,8 +111,9 @@ class Objective:
         gated = self._gated
         several = gated.estimator.forwards != 1  # else there is nothing to share
         # What is shared is kept. A graph keeps it anyway. Without one it would be extra memory.
-        wanted = self._backward if gated.settings.sharing is None else gated.settings.sharing
-        if wanted and several and gated.agreement.worth_sharing(gates):
+        setting = gated.settings.sharing
+        wanted = self._backward if setting is None else setting
+        if wanted and several and gated.agreement.worth_sharing(gates, asked=setting is True):
             self._sharing = Sharing()
 
     def __call__(self, z: Tensor) -> Tensor:
@@ -147,7 +122,10 @@ class Objective:
         writes = not self._written and torch.is_grad_enabled() == self._with_graph
         self._written = self._written or writes
         if writes:
-            self._buffers = [(b, b.clone()) for b in self._gated.model.buffers()]
+            homes = self._gated.engine.buffers
+            self._buffers = [
+                (b, b.clone()) for home in homes for b in home.values() if b is not None
+            ]
         return self._at(z, writes)
 
     def _without_graph(self, z: Tensor) -> Tensor:
@@ -189,7 +167,8 @@ class Objective:
 
     def end(self, penalty: Tensor) -> None:
         """After the last evaluation: raise if anything is not finite."""
-        self._gated.agreement.end_step(len(self._losses))
+        shared = self._sharing if isinstance(self._sharing, Sharing) else None
+        self._gated.agreement.end_step(len(self._losses), shared)
         self.check(penalty)
 
     def check(self, penalty: Tensor) -> None:
@@ -242,130 +221,6 @@ class Objective:
         return value.reshape(()) if value.dim() else value
 
 
-class Sharing(TorchFunctionMode):
-    """A cache of pure operations. The first evaluation fills it, later ones read it.
-
-    >>> x, sharing = torch.rand(3), Sharing()
-    >>> with sharing: first = torch.relu(x)
-    >>> sharing.replay()
-    >>> with sharing: torch.relu(x) is first
-    True
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._results: dict[object, tuple[Tensor, int, object]] = {}
-        self._replaying = False
-        self._stopped = False
-
-    def replay(self) -> None:
-        """From now on, look results up and keep no new ones."""
-        self._replaying = True
-
-    def stop(self) -> None:
-        """Share nothing from now on. Can be repeated after an interrupt."""
-        self._stopped = True
-        self._results.clear()
-        while self in _active_modes():
-            super().__exit__(None, None, None)  # type: ignore[no-untyped-call]
-
-    def __exit__(self, *error: Any) -> None:
-        if self in _active_modes():  # an interrupt inside torch may have lost it
-            super().__exit__(*error)  # type: ignore[no-untyped-call]
-
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: object,
-        args: Sequence[Any] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        kwargs = kwargs or {}
-        if self._stopped or func not in PURE:
-            return func(*args, **kwargs)
-        key = _key(func, args, kwargs)
-        if self._replaying:
-            known = self._results.get(key)
-            if known is not None and known[0]._version == known[1]:
-                return known[0]
-            return func(*args, **kwargs)
-        result = func(*args, **kwargs)
-        if key is not None and isinstance(result, Tensor):
-            # The arguments are kept too: while they live, nothing else can have their identity.
-            self._results[key] = (result, result._version, (args, kwargs))
-        return result
-
-
-class Agreement:
-    """Whether sharing is worth it: there are second evaluations, and draws agree at the start.
-
-    The first step computes the probability prod |1 - 2 pi| that both draws agree on the first
-    group. Later steps go by the draws seen, which are on the host in any case. Where all gates are
-    decided, both draws are equal and there is no second evaluation. Results do not depend on it.
-    """
-
-    def __init__(self, layout: Layout) -> None:
-        self._layout = layout
-        self._share: float | None = None  # of second evaluations: draws agree on the first group
-        self._repeated = 1.0  # share of steps with a second evaluation
-
-    def worth_sharing(self, gates: Gates) -> bool:
-        """Whether there often is a second evaluation, and it often starts as the first."""
-        if self._share is None:
-            pi = gates.probs.detach()[self._layout.span(0)]
-            self._share = (pi * 2 - 1).abs().prod().item()
-        return self._repeated > REPEATED and self._share > WORTHWHILE
-
-    def note(self, first: Draw, other: Draw) -> None:
-        """Two draws of one step."""
-        agree = 1.0 if first.agrees(other, 0) else 0.0
-        self._share = agree if self._share is None else self._share + MEMORY * (agree - self._share)
-
-    def end_step(self, evaluations: int) -> None:
-        """A step is over."""
-        self._repeated += MEMORY * ((1.0 if evaluations > 1 else 0.0) - self._repeated)
-
-
 def _versions(gated: Gated) -> list[int]:
     """Counts the changes in place of every weight (tensors of inference mode do not count)."""
     return [p._version for p in gated.model.parameters() if not p.is_inference()]
-
-
-def pure(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Mark a function of tensors as one pure operation, which is shared as a whole."""
-
-    @wraps(function)
-    def operation(*args: Any) -> Tensor:
-        if has_torch_function(args):
-            result: Tensor = handle_torch_function(operation, args, *args)
-            return result
-        return function(*args)
-
-    PURE.add(operation)
-    return operation
-
-
-def _active_modes() -> list[TorchFunctionMode]:
-    modes: list[TorchFunctionMode] = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]
-    return modes
-
-
-def _key(func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> object:
-    """Equal for calls that must give equal results. None if an argument cannot be compared."""
-    if func is F.batch_norm and len(args) > 5 and args[5]:
-        args = (args[0], *args[3:])  # in training its output does not depend on running statistics
-    try:
-        return (func, _token(args), _token(sorted(kwargs.items())))
-    except TypeError:
-        return None
-
-
-def _token(value: Any) -> object:
-    if isinstance(value, Tensor):
-        return id(value), value._version
-    if isinstance(value, tuple | list):
-        return tuple(_token(item) for item in value)
-    if isinstance(value, slice):
-        return "slice", value.start, value.stop, value.step
-    hash(value)
-    return value

@@ -48,6 +48,7 @@ def check_modules(model: nn.Module, groups: Sequence[Group]) -> None:
     for group in groups:
         named = [patch.module for patch in group.patches]
         named += [norm.module for norm in group.norms]
+        named += [widen.module for widen in group.widens]
         named += [borrow.module for borrow in group.borrows]
         named += [resize.module for resize in group.resizes]
         named += [pick.module for pick in group.picks]
@@ -188,8 +189,8 @@ def _check_tied(estimator: Estimator, gates: Gates, tied: Sequence[Group]) -> No
 
 def why_binary(group: Group) -> str:
     """Why the gates of a group must be 0 or 1."""
-    if group.norms:
-        return f"closes units where they are made, since '{group.norms[0].module}' mixes them"
+    if group.closes_makers:
+        return f"closes units where they are made, since '{group.mixing[0]}' mixes them"
     if group.branches:
         return "closes residual branches by all their weights"
     if group.routes:
@@ -207,7 +208,7 @@ def way_out(group: Group) -> str:
         return "plan without experts=True"
     if group.dots:
         return "plan without head_dims=True"
-    return "plan without stream=True" if group.norms else "untie the weights"
+    return "plan without stream=True" if group.closes_makers else "untie the weights"
 
 
 def check_select(group: Group, taken: Container[str]) -> int:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 
+from l0arm.compaction.shrinking import Shrinking
 from l0arm.contracts import TRAIN, Stage, Validate
 from l0arm.gating import Gated
 from l0arm.methods.stages import Timetable
@@ -27,6 +29,13 @@ class Course:
     interrupted, pass a fraction (7.5). An optimizer has one course: a new one replaces the old.
     After ``shrink``, set ``course.gated`` to the smaller network.
 
+    With ``shrink=True`` the course does that by itself at the start of an epoch, if gates have
+    closed for good (``compaction/shrinking.py`` has the rule). Then compute every loss from
+    ``course.gated``, and evaluate, save and compact ``course.whole``, which keeps its full size.
+    The state dict of the optimizer keeps its full size too. Save ``course.state_dict()`` beside
+    them. A network that a smaller one cannot replace (a budget, gates that are not 0 or 1, methods
+    with extras or stages that change it) is trained as it is.
+
     Args:
         gated: The network.
         optimizer: Built from ``gated.parameter_groups(lr)``.
@@ -34,6 +43,7 @@ class Course:
             plain stage only.
         validate: Returns the accuracy in percent of the network in eval mode on held-out training
             images, for methods that choose something by it.
+        shrink: Train without the units that are closed for good.
 
     Raises:
         ValueError: There are more stages than epochs, or ``epochs`` is needed and None, or one
@@ -64,6 +74,7 @@ class Course:
         epochs: int | None,
         *,
         validate: Validate | None = None,
+        shrink: bool = False,
     ) -> None:
         method = gated.method
         stages = method.stages
@@ -81,6 +92,7 @@ class Course:
         self._rates: list[Any] = []  # the optimizer's own rates, while a step multiplies them
         _check_groups(gated, optimizer, stages)
         self._replace_earlier()
+        self._shrinking = Shrinking(gated, optimizer) if shrink else None
         self._hooks = (
             optimizer.register_step_pre_hook(self._before),
             optimizer.register_step_post_hook(self._after),
@@ -101,10 +113,26 @@ class Course:
         if self.stage is None:
             entered = epoch > self.timetable.starts[moment.number]
             self.stage = moment.number if entered else moment.number - 1
+        if self._shrinking is not None:
+            self.gated = self._shrinking.begin(decide=epoch == math.floor(epoch))
         while self.stage < moment.number:
             self._enter(self.stage + 1)
         self._factors = [moment.anneal * rate for rate in self._rates_of(moment.stage)]
         self.gated.penalty_weight = moment.penalty
+
+    @property
+    def whole(self) -> Gated:
+        """The network at its full size, with all that was learned."""
+        return self.gated if self._shrinking is None else self._shrinking.write_back()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Which gates are still trained. Save the network and the optimizer beside it."""
+        return {"kept": None if self._shrinking is None else self._shrinking.kept}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on with the gates of a saved course. Load network and optimizer before."""
+        if self._shrinking is not None:
+            self._shrinking.kept = state["kept"]
 
     @property
     def rates(self) -> list[float]:
@@ -113,10 +141,12 @@ class Course:
         return [float(group["lr"]) * factor for group, factor in groups]
 
     def end(self) -> None:
-        """Remove the hooks from the optimizer."""
+        """Remove the hooks from the optimizer, which holds the whole network again."""
         for hook in self._hooks:
             hook.remove()
         self._restore()
+        if self._shrinking is not None:
+            self.gated = self._shrinking.end()
 
     def _replace_earlier(self) -> None:
         """End an earlier course of the optimizer: two would both multiply its rates."""

@@ -15,9 +15,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from l0arm.gating.step import pure
+from l0arm.gating.sharing import pure
 
-SMALL_BATCH = 16
+SMALL_BATCH = 3  # below, stock operators take fewer calls
 
 
 class PooledConv2d(nn.Conv2d):
@@ -57,10 +57,10 @@ def rows_of(x: Tensor, k: int) -> Tensor:
     """``rows[y, c, j, parity, b, x2] = x[b, c, y, 2 x2 + parity + j]`` as (height, c k, n)."""
     w = (x.shape[3] - k + 1) // 2
     by_row = _autocast(x).permute(2, 1, 0, 3)  # y, c, b, x
-    by_parity = (*by_row.shape[:3], w, 2)
-    shifted = [by_row[..., j : j + 2 * w].reshape(by_parity) for j in range(k)]
-    rows = torch.stack([s.permute(0, 1, 4, 2, 3) for s in shifted], dim=2)
-    return rows.flatten(3).flatten(1, 2)
+    halves = [by_row[..., parity::2].contiguous() for parity in (0, 1)]  # then runs of w are copied
+    starts = [parity + j for j in range(k) for parity in (0, 1)]
+    rows = torch.stack([halves[s % 2][..., s // 2 : s // 2 + w] for s in starts], dim=2)
+    return rows.view(rows.shape[0], -1, 2 * rows.shape[3] * w)
 
 
 def convolved(rows: Tensor, weight: Tensor) -> Tensor:

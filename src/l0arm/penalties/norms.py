@@ -45,7 +45,8 @@ class L0:
     def __call__(self, gated: Gated, gates: Gates) -> Tensor:
         probs = gates.open_probability
         strength = gated.constant(self, lambda: gated.sizes * per_gate(self.lam, gated))
-        return torch.dot(strength.to(probs.dtype), probs)
+        alike = strength.dtype == probs.dtype
+        return torch.dot(strength if alike else strength.to(probs.dtype), probs)
 
 
 @dataclass(frozen=True)

@@ -57,6 +57,13 @@ class Atoms:
         self.origins.append(Origin(tensor, dim, first, size))
         return new
 
+    def create_alike(self, size: int) -> Array:
+        """New atoms for positions that all hold the same value. They belong to no tensor."""
+        origins = list(self.origins)
+        new = self.create("", 0, size)
+        self.origins = origins
+        return new
+
     def roots(self, atoms: Array) -> Array:
         """The representative of each atom's class."""
         root = self._parent[atoms]

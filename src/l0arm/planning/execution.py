@@ -117,7 +117,20 @@ def _right(
 
 
 def _exchanged(trial: Trial, chosen: Sequence[Choice], better: Sequence[Choice]) -> list[Choice]:
-    """Exchange choices for better ones wherever that changes no value, by halving."""
+    """Exchange choices for better ones wherever that changes no value, by halving.
+
+    At first with fewer comparisons. All of them judge what comes out.
+    """
+    quick = _halved(trial, chosen, better, quick=True)
+    if quick == list(chosen) or trial.agrees([choice.group for choice in quick]):
+        return quick
+    return _halved(trial, chosen, better, quick=False)
+
+
+def _halved(
+    trial: Trial, chosen: Sequence[Choice], better: Sequence[Choice], *, quick: bool
+) -> list[Choice]:
+    """``_exchanged`` with one kind of comparison."""
     current = list(chosen)
     waiting = [[n for n, choice in enumerate(better) if choice != chosen[n]]]
     while waiting:
@@ -125,7 +138,7 @@ def _exchanged(trial: Trial, chosen: Sequence[Choice], better: Sequence[Choice])
         if not places:
             continue
         tried = [better[n] if n in places else choice for n, choice in enumerate(current)]
-        if trial.agrees([choice.group for choice in tried]):
+        if trial.agrees([choice.group for choice in tried], quick=quick):
             current = tried
         elif len(places) > 1:
             middle = len(places) // 2
@@ -181,15 +194,34 @@ def _by_kinds(
         for kind in kinds:
             tries = [_dropped(groups[kind[0]], patches) for patches in options[kind[0]]]
             choice = _first_fitting(trial, groups[kind[0]], tries, quick=quick)
-            number = None if choice.reason else tries.index(choice)
+            option = None if choice.reason else options[kind[0]][tries.index(choice)]
             for place in kind:
                 chosen[place] = choice if place == kind[0] else first[place]
-                if number is not None and number < len(options[place]):
-                    chosen[place] = _dropped(groups[place], options[place][number])
+                alike = None if option is None else _alike(option, options[place])
+                if alike is not None:
+                    chosen[place] = _dropped(groups[place], alike)
                 elif place != kind[0]:
                     tries = [_dropped(groups[place], patches) for patches in options[place]]
                     chosen[place] = _first_fitting(trial, groups[place], tries, quick=quick)
     return chosen
+
+
+def _alike(option: Option, options: Sequence[Option]) -> Option | None:
+    """The option of another layer of the same kind, out of the parts that it has itself.
+
+    Options are not in the same order: in layer 16, the number of the layer may be that of heads.
+    """
+    parts = {_part_kind(part): part for known in reversed(options) for part in known}
+    found = tuple(parts[_part_kind(p)] for p in option if _part_kind(p) in parts)
+    return found if len(found) == len(option) else None
+
+
+def _part_kind(part: Patch | Resize | Dot) -> tuple[str, ...]:
+    """The same for layers that differ in their number only."""
+    module = re.sub(r"\d+", "#", part.module)
+    if isinstance(part, Patch):
+        return (module, part.attribute)
+    return (module, part.place, str(part.argument) if isinstance(part, Resize) else "dot")
 
 
 def _kind(group: Group) -> str:
@@ -240,7 +272,8 @@ def _masked(trial: Trial, group: Group, reason: str) -> Choice:
     tensors = named_tensors(trial.model)
     weights = tuple(s for s in group.makes if tensors[s.tensor].dim() > 1)
     plain = replace(group, makes=(), patches=(), resizes=(), picks=(), norms=(), routes=())
-    plain = replace(plain, counts=weights or group.reads, dots=())
+    plain = replace(plain, widens=(), dots=())
+    plain = replace(plain, counts=weights or group.reads)
     return Choice(plain, "masked", reason)
 
 
@@ -282,7 +315,9 @@ def find_candidates(
         matches = [m for m in some if (m.patch.module, m.patch.attribute) not in apart]
         counters = [m.patch for m in matches if m.patch.attribute in COUNTERS]
         resizes = tuple(
-            r for r, used in sizes.items() if all(_counts_all(trace, s, entry) for s in used)
+            replace(resize, per_unit=_positions_per_unit(used, entry))
+            for resize, used in sizes.items()
+            if all(_counts_all(trace, size, entry) for size in used)
         )
         options = _options(matches, resizes)
         candidates.append(Candidates(options, tuple(_distinct(counters))))
@@ -315,6 +350,12 @@ def _counts_all(trace: Trace, size: Size, found: FoundGroup) -> bool:
     units, times = np.unique(rows[:, 0], return_counts=True)
     is_even = bool((rows == rows[:, :1]).all()) and len(set(times.tolist())) == 1
     return is_even and set(units.tolist()) == set(found.roots)
+
+
+def _positions_per_unit(sizes: Sequence[Size], found: FoundGroup) -> int:
+    """How many positions of a unit a call counts; 0 if calls of the same place differ."""
+    counts = {s.factor.atoms.shape[s.factor.along(s.dim)] for s in sizes if s.factor is not None}
+    return counts.pop() // len(found.roots) if len(counts) == 1 else 0
 
 
 def _per_unit(
@@ -354,15 +395,18 @@ def _options(matches: Sequence[_Match], resizes: tuple[Resize, ...]) -> list[Opt
     """Sets of patches to try, the likeliest first.
 
     Before all others comes the set without any patch, except those that an operator itself takes
-    (the groups of a convolution): they must change. Sizes in the code are scaled all together.
+    (the groups of a convolution): they must change. Sizes in the code are scaled all together, and
+    only where attributes do not do: a wrapped forward costs more, and its attributes count wrong.
     """
     patches = _distinct([match.patch for match in matches])
     likely = [p for p in patches if is_likely(p)]
     sets: list[Option] = [tuple(_distinct([m.patch for m in matches if m.needed]))]
     by_attribute = [[p for p in patches if p.attribute == a] for a in _names([*likely, *patches])]
-    sets += [tuple(likely), *map(tuple, by_attribute), (*sets[0], *resizes)]
+    sets += [tuple(likely), *map(tuple, by_attribute)]
     for some in (likely, patches):  # a value may match by chance: leave out each in turn
         sets += [tuple(some), *(tuple(p for p in some if p != out) for out in some)]
+    sets = [*dict.fromkeys(sets)][: MOST_OPTIONS - 1]
+    sets += [(*sets[0], *resizes)]
     sets += [(patch,) for patch in patches]
     sets += [(a, b) for n, a in enumerate(likely) for b in likely[n + 1 :]]
     return list(dict.fromkeys(sets))[:MOST_OPTIONS]

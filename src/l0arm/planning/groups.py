@@ -6,16 +6,18 @@ import math
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 from torch import Tensor, nn
 
-from l0arm.gating import Borrow, Group, Pick, Slice
+from l0arm.gating import Borrow, Group, Pick, Slice, Widen
 from l0arm.gating.group import unit_slices
-from l0arm.planning.atoms import Atoms
+from l0arm.planning.atoms import Array, Atoms
 from l0arm.planning.rules.base import Split, Trace
 
 Place = tuple[str, int, bool, bool]  # tensor, dimension, whether it reads there, makes there
+Part = TypeVar("Part", Pick, Widen)
 Unit = dict[Place, list[int]]  # the positions of a unit at each place
 
 
@@ -32,21 +34,36 @@ class FoundGroup:
 
 
 def with_picks(trace: Trace, found: Sequence[FoundGroup]) -> list[FoundGroup]:
-    """The groups, each with the constants and inputs that meet its units."""
-    picks: list[list[Pick]] = [[] for _ in found]
-    for meeting in trace.meetings:
-        roots = trace.atoms.free_roots(meeting.atoms)
-        for own, entry in zip(picks, found, strict=True):
-            units = len(entry.roots)
-            block = int((roots == roots[0]).cumprod().sum())
-            if roots[0] and len(roots) % (units * block) == 0:
-                rows = roots.reshape(-1, units, block)
-                if bool((rows == np.array(entry.roots)[None, :, None]).all()):
-                    own.append(replace(meeting.pick, block=block))
+    """The groups, each with the constants and inputs that meet its units.
+
+    So with the operations that mix its units and may go on running over all of them.
+    """
     return [
-        replace(entry, group=replace(entry.group, picks=tuple(dict.fromkeys(own))))
-        for entry, own in zip(found, picks, strict=True)
+        replace(
+            entry,
+            group=replace(
+                entry.group,
+                picks=_in_blocks(trace, entry, [(m.pick, m.atoms) for m in trace.meetings]),
+                widens=_in_blocks(trace, entry, [(w.widen, w.atoms) for w in trace.widened]),
+            ),
+        )
+        for entry in found
     ]
+
+
+def _in_blocks(
+    trace: Trace, entry: FoundGroup, parts: Sequence[tuple[Part, Array]]
+) -> tuple[Part, ...]:
+    """The parts whose positions are the units of a group in order, each with its block."""
+    own, units = [], len(entry.roots)
+    for part, atoms in parts:
+        roots = trace.atoms.free_roots(atoms)
+        block = int((roots == roots[0]).cumprod().sum())
+        if roots[0] and len(roots) % (units * block) == 0:
+            rows = roots.reshape(-1, units, block)
+            if bool((rows == np.array(entry.roots)[None, :, None]).all()):
+                own.append(replace(part, block=block))
+    return tuple(dict.fromkeys(own))
 
 
 def even_out(trace: Trace) -> None:

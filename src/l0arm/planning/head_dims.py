@@ -259,7 +259,8 @@ def _with_scales(trace: Trace, entry: FoundGroup, some: Candidates) -> Candidate
     )
     sizes = [part for option in some.options for part in option if isinstance(part, Resize)]
     # Functions that the forward calls take sizes from their arguments, as a rule.
-    own: Option = tuple(size for size in dict.fromkeys(sizes) if INSIDE not in size.place)
+    direct = [size for size in dict.fromkeys(sizes) if INSIDE not in size.place]
+    own: Option = tuple(replace(size, per_unit=0) for size in direct)  # heads may be a factor
     ways = dict.fromkeys([*([whole] if whole else []), *some.options, *([own] if own else [])])
     options = [(*way, *scales) for way in ways for scales in dict.fromkeys([always, every])]
     return Candidates(options)

@@ -2,7 +2,8 @@
 
 Every layer is a row, in the order of the network. Lines on the left lead from what a layer reads to
 the layer. Groups are colours: what a layer makes and what it reads are chips in the colour of the
-group. The script at the end only highlights the rows of a group.
+group. The script at the end only highlights the rows of a group. On a narrow screen, chips have
+numbers instead of names, and reasons stand below only.
 """
 
 from __future__ import annotations
@@ -26,19 +27,30 @@ table { border-collapse: collapse; } th { text-align: left; font-weight: 600; co
 th, td { padding: 2px 10px 2px 0; white-space: nowrap; vertical-align: top; }
 td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; }
 td.why, td.names { white-space: normal; max-width: 46em; } td.why { color: #6b4b00; }
-#net { display: flex; } #net svg { flex: none; }
+#groups td:nth-child(2) { white-space: normal; overflow-wrap: anywhere; }
+#net { display: flex; overflow-x: auto; } #net svg { flex: none; margin-top: 26px; }
 .row { display: grid; grid-template-columns: 22em 11em 8em 100px auto; column-gap: 10px;
 height: 26px; line-height: 26px; white-space: nowrap; box-sizing: border-box; }
 .row > :first-child { overflow: hidden; text-overflow: ellipsis; }
 .row .n { text-align: right; font-variant-numeric: tabular-nums; } .row .join { color: #7b8794; }
-.row .why { color: #6b4b00; font-size: 12px; }
+.row .why { color: #6b4b00; font-size: 12px; } .row.head { font-weight: 600; color: #4a5560; }
 .chip { border-radius: 9px; padding: 1px 8px; margin-right: 4px; font-size: 12px; cursor: pointer; }
-.chip.reads { background: transparent !important; border: 1.5px solid; padding: 0 7px; }
+.chip.reads, .chip.skips { background: transparent !important; border: 1.5px solid;
+padding: 0 7px; }
+.chip.skips { border-style: dashed; } .chip .number { display: none; }
 .bar { display: inline-block; height: 9px; border-radius: 2px; background: #c3ccd5; }
 .bar.free { background: #2b7a4b; }
 .on { background: #fff3c4; } .swatch { display: inline-block; width: 12px; height: 12px;
 border-radius: 3px; margin-right: 6px; vertical-align: -1px; }
 #groups tr { cursor: pointer; }
+@media (max-width: 800px) {
+body { margin: 14px; } th { white-space: normal; } #groups th, #groups td { padding-right: 6px; }
+#net > div { flex: 1; min-width: 0; }
+.row { grid-template-columns: minmax(0, 1fr) auto; column-gap: 6px; font-size: 13px; }
+.row > span:nth-child(n+2):not(.chips), .row .why, .chip .name, .wide { display: none; }
+.row > :first-child { direction: rtl; text-align: left; } .chip .number { display: inline; }
+#reasons td { display: block; overflow-wrap: anywhere; } #reasons td.names { padding-bottom: 8px; }
+}
 """
 
 SCRIPT = """
@@ -81,16 +93,17 @@ def page(plan: Plan) -> str:
     layers = plan.layers or _layers_of_groups(plan)
     parts = [
         "<!doctype html><html lang='en'><head><meta charset='utf-8'><title>Plan</title>",
+        "<meta name='viewport' content='width=device-width, initial-scale=1'>",
         f"<style>{STYLE}</style></head><body>",
         f"<h1>{len(plan.planned)} groups, {units:,} units</h1>",
         f"<p>In a model of {plan.weights:,} weights and {plan.macs:,} multiply-adds. Point at a "
         "group to see its layers. A filled chip: the layer makes the units. A hollow one: it reads "
-        "them.</p>",
+        "them. A dashed one: it goes with a residual branch.</p>",
         "<h2>Groups: what goes if all units go</h2>",
         _group_table(plan),
         "<h2>The network</h2>",
-        "<p>The bar shows the multiply-adds of the layer. It is green if its groups can free some "
-        "of them.</p>",
+        "<p class='wide'>The bar shows the multiply-adds of the layer. It is green if its groups "
+        "can free some of them.</p>",
         f"<div id='net'>{_lines(layers)}{_layer_table(plan, layers)}</div>",
         "<h2>What stays, and why</h2>",
         _reasons(plan),
@@ -108,16 +121,17 @@ def _line_colour(number: int, entry: PlannedGroup) -> str:
 
 
 def _group_table(plan: Plan) -> str:
-    head = "<tr><th>group<th class=n>units<th class=n>weights<th class=n>of the model"
-    rows = [f"<table id='groups'>{head}<th class=n>MACs<th>execution<th></tr>"]
+    head = "<tr><th><th>group<th class=n>units<th class='n wide'>weights<th class=n>of the model"
+    rows = [f"<table id='groups'>{head}<th class='n wide'>MACs<th>execution<th class=wide></tr>"]
     for number, entry in enumerate(plan.planned):
         share = entry.weights / plan.weights if plan.weights else 0.0
         rows.append(
-            f"<tr data-group='{number}' data-groups='{number}'><td><span class='swatch' "
-            f"style='background:{_colour(number, entry)}'></span>{escape(entry.group.name)}"
-            f"<td class=n>{entry.group.units:,}<td class=n>{entry.weights:,}"
-            f"<td class=n>{100 * share:.1f} %<td class=n>{entry.macs:,}<td>{entry.execution}"
-            f"<td class=why>{escape(entry.reason)}</tr>"
+            f"<tr data-group='{number}' data-groups='{number}'><td class=n>{number + 1}"
+            f"<td><span class='swatch' style='background:{_colour(number, entry)}'></span>"
+            f"{escape(entry.group.name)}<td class=n>{entry.group.units:,}"
+            f"<td class='n wide'>{entry.weights:,}<td class=n>{100 * share:.1f} %"
+            f"<td class='n wide'>{entry.macs:,}<td>{entry.execution}"
+            f"<td class='why wide'>{escape(entry.reason)}</tr>"
         )
     return "\n".join([*rows, "</table>"])
 
@@ -126,14 +140,20 @@ def _layer_table(plan: Plan, layers: Sequence[Layer]) -> str:
     made, read = _groups_by_layer(plan)
     reasons = {skipped.layer: skipped.reason for skipped in plan.skipped}
     largest = max((layer.macs for layer in layers), default=0) or 1
-    rows = ["<div>"]
+    heads = ("layer", "type", "weights", "MACs", "groups")
+    kinds = ("", "", " class='n'", "", " class='chips'")
+    head = "".join(f"<span{k}>{name}</span>" for k, name in zip(kinds, heads, strict=True))
+    rows = [f"<div><div class='row head'>{head}</div>"]
     for layer in layers:
         of = made.get(layer.name, []), read.get(layer.name, [])
         numbers = " ".join(map(str, dict.fromkeys([*of[0], *of[1]])))
         if layer.join:
             rows.append(f"<div class='row'><span class='join'>{escape(layer.kind)}</span></div>")
             continue
-        reads = [_chip(plan, number, "reads") for number in of[1]]
+        reads = [
+            _chip(plan, number, "skips" if plan.planned[number].group.branches else "reads")
+            for number in of[1]
+        ]
         chips = "".join([*reads, *(_chip(plan, number, "makes") for number in of[0])])
         frees = any(plan.planned[number].weights for number in (*of[0], *of[1]))
         bar = f"bar{' free' if frees else ''}' style='width:{round(90 * layer.macs / largest)}px"
@@ -141,7 +161,7 @@ def _layer_table(plan: Plan, layers: Sequence[Layer]) -> str:
         rows.append(
             f"<div class='row' data-groups='{numbers}'><span title='{name}'>{name}</span>"
             f"<span>{escape(layer.kind)}</span><span class='n'>{layer.weights:,}</span>"
-            f"<span><span class='{bar}'></span></span><span>{chips}"
+            f"<span><span class='{bar}'></span></span><span class='chips'>{chips}"
             f"<span class='why' title='{why}'>{why}</span></span></div>"
         )
     return "\n".join([*rows, "</div>"])
@@ -150,13 +170,16 @@ def _layer_table(plan: Plan, layers: Sequence[Layer]) -> str:
 def _reasons(plan: Plan) -> str:
     """What stays, sorted by the reason."""
     by_reason: dict[str, list[str]] = {}
+    for entry in plan.planned:
+        if entry.reason:
+            by_reason.setdefault(f"masked: {entry.reason}", []).append(entry.group.name)
     for skipped in plan.skipped:
         by_reason.setdefault(skipped.reason, []).append(skipped.layer)
     rows = [
         f"<tr><td class=why>{escape(reason)}<td class=names>{escape(', '.join(layers))}</tr>"
         for reason, layers in by_reason.items()
     ]
-    return "\n".join(["<table>", *rows, "</table>"]) if rows else "<p>Nothing.</p>"
+    return "\n".join(["<table id='reasons'>", *rows, "</table>"]) if rows else "<p>Nothing.</p>"
 
 
 def _chip(plan: Plan, number: int, role: str) -> str:
@@ -164,7 +187,9 @@ def _chip(plan: Plan, number: int, role: str) -> str:
     line = _line_colour(number, entry)
     return (
         f"<span class='chip {role}' data-group='{number}' style='background:"
-        f"{_colour(number, entry)};border-color:{line}'>{escape(entry.group.name)}</span>"
+        f"{_colour(number, entry)};border-color:{line}' title='{escape(entry.group.name)}'>"
+        f"<span class='number'>{number + 1}</span>"
+        f"<span class='name'>{escape(entry.group.name)}</span></span>"
     )
 
 

@@ -111,7 +111,7 @@ def plan(
     captured = capture(twin, example.args, example.kwargs)
     kept = captured.select_outputs(outputs)
     watch.report(f"walking through {len(captured.nodes)} nodes of the graph")
-    trace = walk(twin, captured, refused, kept, norms if stream else {}, experts=experts)
+    trace = walk(twin, captured, refused, kept, norms, stream=stream, experts=experts)
     found = _found(twin, trace)
     included = [entry for entry in found if not include or entry.is_made_by(named)]
     skipped = skipped_layers(model, trace, found, included)
@@ -165,11 +165,11 @@ def _without_refused(
     """Leave out what norms mix, and experts, that cannot be cut: to zero it would free nothing."""
     kept, chosen, skipped = [], [], []
     for entry, choice in zip(found, choices, strict=True):
-        routes, norms = entry.group.routes, entry.group.norms
-        if (norms or routes) and choice.execution == "masked":
+        routes, mixing = entry.group.routes, entry.group.mixing
+        if (mixing or routes) and choice.execution == "masked":
             layers = PlannedGroup(entry.group, "masked", 0, 0).layers
-            mixing = f"'{norms[0].module}' mixes the units" if norms else "its units are experts"
-            reason = f"{mixing}, and {choice.reason}"
+            what = f"'{mixing[0]}' mixes the units" if mixing else "its units are experts"
+            reason = f"{what}, and {choice.reason}"
             skipped += [Skipped(layer, reason) for layer in layers[:1]]
         else:
             kept.append(entry)

@@ -28,18 +28,21 @@ def walk(
     outputs: Collection[str],
     norms: Mapping[str, Norm] | None = None,
     *,
+    stream: bool = False,
     experts: bool = False,
     head_dims: bool = False,
 ) -> Trace:
     """Everything that the graph says about units.
 
     Tensors in ``refused`` are pinned with their reason. The named ``outputs`` keep their shape, or
-    all of them if it is empty. Units pass the ``norms``, by name of the module. With ``experts``,
-    units may be those of a mixture. With ``head_dims``, units are positions within heads where
-    whole heads would be units.
+    all of them if it is empty. With ``stream``, units pass the ``norms``, by name of the module,
+    and other operations that go on running over all of them. With ``experts``, units may be those
+    of a mixture. With ``head_dims``, units are positions within heads where whole heads would be
+    units. They pass the norms, too.
     """
-    trace = Trace(refused, tuple(sorted(outputs)), norms=norms or {}, experts=experts)
-    trace.head_dims = head_dims
+    kept = tuple(sorted(outputs))
+    passed = (norms or {}) if stream or head_dims else {}
+    trace = Trace(refused, kept, norms=passed, widens=stream, experts=experts, head_dims=head_dims)
     walker = _Walker(model, captured, trace)
     used = used_nodes(captured.nodes)
     for node in captured.nodes:

@@ -10,7 +10,18 @@ from typing import Any
 
 import pytest
 import torch
-from tests.helpers.tiny_transformers import bert, gpt2, llama, mistral, qwen2, qwen3, t5, vit
+from tests.helpers.tiny_transformers import (
+    bert,
+    gpt2,
+    llama,
+    mistral,
+    mixtral,
+    qwen2,
+    qwen3,
+    qwen3_moe,
+    t5,
+    vit,
+)
 from torch import nn
 
 import l0arm
@@ -200,6 +211,37 @@ def test_widths_and_layers_are_numbers_of_a_plain_configuration(name: str, tmp_p
     if "pixel_values" not in example:
         prompt = {"input_ids": IDS, "max_new_tokens": 4, "do_sample": False}
         assert torch.equal(plain.generate(**prompt), ours.generate(**prompt))
+
+
+@pytest.mark.parametrize("make", [mixtral, qwen3_moe])
+@pytest.mark.filterwarnings("ignore")
+def test_experts_are_a_number_of_a_plain_configuration(
+    make: Callable[[], nn.Module], tmp_path: Path
+) -> None:
+    """Of four experts one layer keeps two, the other three: so both keep three."""
+    torch.manual_seed(0)
+    model: Any = make().eval()
+    model.set_experts_implementation("batched_mm")
+    example = {"input_ids": IDS, "use_cache": False}
+    found = l0arm.plan(model, (), example, experts=True, outputs="logits")
+    gated = l0arm.sparsify(model, found, "l0-arm", lam=0.0, example_kwargs=example)
+    gated.phi.data.fill_(2.0)
+    experts = [number for number, group in enumerate(gated.groups) if group.routes]
+    for number, group in enumerate(gated.groups):
+        if not group.routes:  # heads, and hidden units inside the experts
+            gated.phi.data[gated.layout.span(number)][::3] = -2.0
+    for number, phi in zip(experts, ([-2.0, 3.0, -1.0, 2.0], [1.0, 2.0, 3.0, -3.0]), strict=True):
+        gated.phi.data[gated.layout.span(number)] = torch.tensor(phi)
+    folder = l0arm.save(gated.eval(), tmp_path / "saved", uniform=True)
+    kept = inspect_saved(folder).kept
+    assert [kept[number] for number in experts] == [(1, 2, 3), (0, 1, 2)]
+    assert json.loads((folder / "config.json").read_text())["num_local_experts"] == 3
+    plain = type(gated.model).from_pretrained(folder).eval()
+    ours: Any = l0arm.load(folder, make).eval()
+    assert l0arm.certificate(ours).passed
+    with torch.no_grad():
+        want = ours(**example).logits
+        torch.testing.assert_close(plain(**example).logits, want, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.filterwarnings("ignore")

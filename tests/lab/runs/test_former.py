@@ -17,7 +17,7 @@ from l0arm.lab.data import Dataset
 from l0arm.lab.plots.sections import facts_of, run_section
 from l0arm.lab.recipes.recipe import load_recipe
 from l0arm.lab.runs import records
-from l0arm.lab.runs.folder import RunFolder, environment
+from l0arm.lab.runs.folder import RunFolder
 from l0arm.lab.runs.trained import trained_network
 from l0arm.lab.runs.training import Callback, train
 from l0arm.lab.tables.outcomes import outcomes
@@ -28,8 +28,9 @@ Resumed = tuple[RunFolder, list[Any]]
 FORMER = Path(__file__).parents[2] / "former"
 EPOCHS = [json.loads(line) for line in (FORMER / "run-epochs.jsonl").read_text().splitlines()]
 DISCRETE = ("epoch", "steps", "lr", "flops_dense")
-# Another processor or another torch sums in another order. A difference in the last bit of a
-# float32 weight can flip a draw of a gate, after which the runs differ visibly but stay close.
+# Another processor sums in another order. A difference in the last bit of a float32 weight can flip
+# a draw of a gate, after which the runs differ visibly but stay close. The run does not say which
+# processor made it.
 TOLERANCE = 0.05
 
 
@@ -63,13 +64,6 @@ def resumed(tmp_path_factory: pytest.TempPathFactory, digits: Dataset) -> Resume
     return folder, heard
 
 
-def same_machine(folder: RunFolder) -> bool:
-    """Whether sums are made in the order of the machine where the run began."""
-    then = json.loads(folder.environment_file.read_text())
-    now = environment(folder.recipe())
-    return all(then[key] == now[key] for key in ("torch", "machine", "processor"))
-
-
 def timeless(record: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in record.items() if key != "seconds"}
 
@@ -89,9 +83,6 @@ def test_its_records_are_those_of_the_run_that_was_never_interrupted(
     found = [json.loads(json.dumps(asdict(r))) for r in records.read(folder.records)]
     assert found == [json.loads(line) for line in folder.records.read_text().splitlines()]
     assert [list(record) for record in found] == [list(record) for record in EPOCHS]  # same fields
-    if same_machine(folder):
-        assert [timeless(record) for record in found] == [timeless(record) for record in EPOCHS]
-        return
     for ours, theirs in zip(found, EPOCHS, strict=True):
         assert [ours[key] for key in DISCRETE] == [theirs[key] for key in DISCRETE]
         for key in ("train_loss", "penalty", "test_loss", "flops_inference", "undecided"):

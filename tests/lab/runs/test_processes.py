@@ -103,7 +103,7 @@ def test_two_processes_shrink_alike_and_resume_bit_for_bit(tmp_path: Path) -> No
     assert [code for code, _ in ended(start_two(whole, "mlp-l0-arm", *closing))] == [0, 0]
     processes = start_two(broken, "mlp-l0-arm", *closing, "--checkpoint-every", "0")
     while processes[1].running() and not any(
-        int(file.stem) >= 8 for file in broken.checkpoints.glob("*.json")
+        int(file.stem) >= 8 for file in broken.checkpoints.glob("[0-9]*.json")
     ):
         time.sleep(0.005)
     processes[1].send(signal.SIGKILL)

@@ -64,9 +64,10 @@ def save(
     with the gated one first (see ``compact``), and the certificate is written to ``l0arm.json``.
 
     With ``uniform=True`` the MLPs of a transformer all get the width of the widest one, and so do
-    its heads. A ``config.json`` says so, and ``from_pretrained`` of transformers loads the folder
-    without l0arm. A residual stream with RMSNorms may be cut, too, and layers go whose branches are
-    all closed. The plain model is compared with the small one before anything is written.
+    its heads and experts. A ``config.json`` says so, and ``from_pretrained`` of transformers loads
+    the folder without l0arm. A residual stream with RMSNorms may be cut, too, and layers go whose
+    branches are all closed. The plain model is compared with the small one before anything is
+    written.
 
     The saved network is the trained one (z-bar) with the most probable closed units of the narrower
     layers re-opened. A re-opened unit has the value of its own gate, without a threshold: g(phi)

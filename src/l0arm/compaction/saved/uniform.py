@@ -1,10 +1,11 @@
 """One width for all layers, so that a plain ``config.json`` of transformers can state it.
 
 A configuration has one number for the width of all MLPs, one for the heads, one for the residual
-stream, and one for the layers. Groups of one role and size get the width of the widest: its most
-probable closed units are re-opened. Layers go if all their branches are closed. Which number of the
-configuration says so is found by its value. Whether the numbers are right is decided by the plain
-model that they make: it must have the shapes of the small network, its numbers, and its outputs.
+stream, one for the experts, and one for the layers. Groups of one role and size get the width of
+the widest: its most probable closed units are re-opened. Layers go if all their branches are
+closed. Which number of the configuration says so is found by its value. Whether the numbers are
+right is decided by the plain model that they make: it must have the shapes of the small network,
+its numbers, and its outputs.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from l0arm.equality.example import Example, without_side_effects
 from l0arm.gating import Gated, Group
 from l0arm.gating.mask import reopen
 
-Role = Literal["stream", "heads", "dims", "MLP"]
+Role = Literal["stream", "heads", "dims", "experts", "MLP"]
 Numbers = dict[str, Any]  # of a configuration, by name
 WITHIN = ("head_dim", "d_kv", "head_size")  # in the names of widths of a head
 INNER = ("inner", "intermediate", "ff", "mlp")  # in the names of numbers that are widths of MLPs
@@ -45,15 +46,15 @@ class TiedWidths:
     reference: Tensor  # what the small network has to reproduce
     source: nn.Module  # the model that is gated
     choices: tuple[tuple[Numbers, ...], ...]  # for every role, the numbers to try
-    needs_example: bool  # shapes do not show a mistake: heads and streams act through numbers, too
+    needs_example: bool  # shapes do not show a mistake: all but MLPs act through numbers, too
     layers: LayersLeft
 
     def config_for(self, small: nn.Module, example: Example | None) -> str:
         """The ``config.json`` that makes a plain model like the small network."""
         if self.needs_example and example is None:
             raise SavedError(
-                "uniform=True with heads, layers or a residual stream cut needs inputs to compare "
-                "the plain model on: pass example_inputs or example_kwargs"
+                "uniform=True with heads, experts, layers or a residual stream cut needs inputs to "
+                "compare the plain model on: pass example_inputs or example_kwargs"
             )
         problem = ""
         for numbers in islice(product(*self.choices), ATTEMPTS):
@@ -153,6 +154,8 @@ def _role(group: Group) -> Role:
         return "dims"
     if group.norms:
         return "stream"
+    if group.routes:
+        return "experts"
     block = max((piece.positions_per_unit for piece in group.makes), default=1)
     return "heads" if block > 1 else "MLP"
 
@@ -209,6 +212,10 @@ def _numbers(
     """What the configuration may say of this width, the likeliest first."""
     known = {k: v for k, v in config.to_dict().items() if v is None or type(v) in (int, float)}
     whole = {key: value for key, value in known.items() if type(value) is int}
+    if role == "experts":
+        counts = (key for key, value in whole.items() if value == units and "expert" in key)
+        yield from ({key: width} for key in counts if "per_tok" not in key)
+        return
     if role == "stream":
         norm = gated.groups[groups[0]].norms[0]
         epsilon = getattr(gated.model.get_submodule(norm.module), str(norm.epsilon))

@@ -37,7 +37,7 @@ RIDGES = 14  # at most: more would hide each other
 OVERLAP = 3.0  # height of the tallest bin, in distances between ridges
 SCALES = (0.5, 0.2, 0.1, 0.05, 0.02, 0.01)  # shares of the gates that the bar of a scale can show
 ALL = "all gates"
-COLUMNS = 3  # of last_histograms
+COLUMNS = 3  # at most, of last_histograms
 
 
 def gate_functions(scales: Sequence[float] = (1.0, 2.0, 7.0, 20.0), reach: float = 4.0) -> Figure:
@@ -148,9 +148,11 @@ def last_histograms(runs: Mapping[str, EpochRecord], *, title: str = "") -> Figu
         ['seed 0\\n20 gates']
     """
     require(runs, "no run has gates", "name runs of a method with gates")
-    rows = -(-len(runs) // COLUMNS)
-    figure = new_figure(height=0.4 + 1.9 * rows)
-    panels = figure.subplots(rows, COLUMNS, squeeze=False, sharex=True, sharey=True)
+    columns = min(COLUMNS, len(runs))
+    rows = -(-len(runs) // columns)
+    width = PAGE_WIDTH if columns > 2 else PANEL_WIDTH
+    figure = new_figure(height=0.4 + 1.9 * rows, width=width)
+    panels = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
     for axes in panels.flat[len(runs) :]:
         axes.remove()
     for number, (axes, (label, epoch)) in enumerate(zip(panels.flat, runs.items(), strict=False)):
@@ -158,8 +160,8 @@ def last_histograms(runs: Mapping[str, EpochRecord], *, title: str = "") -> Figu
         edges = np.linspace(0.0, 1.0, len(share) + 1)
         axes.stairs(100 * np.array(share), edges, fill=True, color=PALETTE[0])
         axes.axvline(0.5, color=GREY, linewidth=0.8, linestyle="--", label="τ = 0.5 (Eq. 14)")
-        left = "% of gates" if number % COLUMNS == 0 else ""
-        label_axes(axes, "g(φ)" if number + COLUMNS >= len(runs) else "", left)
+        left = "% of gates" if number % columns == 0 else ""
+        label_axes(axes, "g(φ)" if number + columns >= len(runs) else "", left)
         axes.set_title(f"{label}\n{sum(counts):,} gates", fontsize=8)
         axes.tick_params(labelbottom=True)
         axes.set_xlim(0.0, 1.0)
@@ -206,16 +208,18 @@ def _ridges(axes: Axes, epochs: Sequence[EpochRecord], name: str) -> None:
         )
         axes.axhline(base, color=colors[n], linewidth=0.6, zorder=n + 2)
     axes.set_yticks(range(len(epochs)), [str(epoch.epoch) for epoch in reversed(epochs)])
-    _scale(axes, height, last)
+    # The first ridge may reach its top anywhere, so the scale stands above it.
+    top = last + height * max(shares[0]) + 0.3
     axes.set_xlim(0.0, 1.0)
-    axes.set_ylim(-0.2, last + OVERLAP + 0.2)
+    axes.set_ylim(-0.2, _scale(axes, height, top) + 0.2)
     axes.set_xticks([0.0, 0.5, 1.0])
 
 
-def _scale(axes: Axes, height: float, last: int) -> None:
-    """A bar at the upper right that shows how high a share of the gates is."""
+def _scale(axes: Axes, height: float, foot: float) -> float:
+    """A bar at the upper right that shows how high a share of the gates is. Returns its top."""
     share = next((share for share in SCALES if share * height <= 0.7 * OVERLAP), SCALES[-1])
-    foot = last + OVERLAP - share * height
-    axes.plot([0.97, 0.97], [foot, last + OVERLAP], color="black", linewidth=2, clip_on=False)
-    where = (0.955, foot + share * height / 2)
+    top = foot + share * height
+    axes.plot([0.97, 0.97], [foot, top], color="black", linewidth=2, clip_on=False)
+    where = (0.955, (foot + top) / 2)
     axes.annotate(f"{share:.0%} of the gates", where, ha="right", va="center", fontsize=8)
+    return top

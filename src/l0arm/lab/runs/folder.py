@@ -18,6 +18,7 @@ import numpy
 import torch
 
 import l0arm
+from l0arm.costs.timing import processor_name
 from l0arm.files import read_json, remove_leftovers, write_bytes, write_json
 from l0arm.lab.data import Dataset
 from l0arm.lab.errors import RunFailed, UserError
@@ -217,6 +218,7 @@ def environment(recipe: Recipe, processes: int = 1) -> dict[str, Any]:
         "numpy": numpy.__version__,
         "machine": platform.machine(),
         "processor": torch.backends.cpu.get_cpu_capability(),
+        "cpu": processor_name(),
         "cores": os.cpu_count(),
         "threads": recipe.training.threads,
         "processes": processes,

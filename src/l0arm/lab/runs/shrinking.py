@@ -1,8 +1,6 @@
 """Training without the units that are closed for good.
 
-At the start of an epoch, gates that are open with a probability below ``BOUND`` are removed, if
-they are at least the share ``WORTH`` of the gates that are still trained. Phi of a removed gate
-stays where it is, so it is never trained again. What is evaluated, saved and reported is the whole
+The rule is that of ``compaction/shrinking.py``. What is evaluated, saved and reported is the whole
 network, into which the smaller one writes what it learned.
 """
 
@@ -13,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from l0arm.compaction._shrink import staying
+from l0arm.compaction.shrinking import left_after
 from l0arm.compaction.working import Working, replaceable
 from l0arm.gating import Gated
 from l0arm.lab.recipes.recipe import Recipe
@@ -21,9 +19,6 @@ from l0arm.lab.runs.building import build_optimizer
 
 if TYPE_CHECKING:
     from l0arm.lab.runs.session import Session
-
-BOUND = 1e-3
-WORTH = 0.1
 
 
 class Smaller:
@@ -35,11 +30,11 @@ class Smaller:
         self.working = Working(whole, keep)
         self.gated = self.working.gated
         self.optimizer = build_optimizer(recipe, self.gated)
-        self.working.take(optimizer, self.optimizer)
+        self.working.take(optimizer.state, self.optimizer.state)
 
     def write_back(self, optimizer: torch.optim.Optimizer) -> None:
         """Copy network and optimizer state into those of full size."""
-        self.working.write_back(self.optimizer, optimizer)
+        self.working.write_back(self.optimizer.state, optimizer.state)
 
 
 def begin_smaller(session: Session, recipe: Recipe) -> bool:
@@ -53,10 +48,8 @@ def begin_smaller(session: Session, recipe: Recipe) -> bool:
         return False
     keep, resumed = session.kept, session.kept is not None and session.smaller is None
     if session.step == 0:  # a resumed epoch goes on with the gates that it began with
-        left = whole.layout.gates if keep is None else int(keep.sum())
-        found = staying(whole, BOUND)
-        if int(found.sum()) <= (1 - WORTH) * left:
-            keep = found
+        found = left_after(whole, keep)
+        keep = keep if found is None else found
     if keep is None or (keep is session.kept and not resumed):
         return False
     session.kept = keep

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
-from l0arm.gating import Borrow, Dot, Norm, Pick, Route
+from l0arm.gating import Borrow, Dot, Norm, Pick, Route, Widen
+from l0arm.gating.resizing import MIXING
 from l0arm.planning.atoms import Array, Atoms
 from l0arm.planning.space import Factor, Space, simplified
 
@@ -47,6 +48,14 @@ class Meeting:
     """An operand without units that meets units: the pick that leaves closed ones out."""
 
     pick: Pick  # its block is not known yet
+    atoms: Array  # along the dimension
+
+
+@dataclass(frozen=True, eq=False)
+class Widened:
+    """An operation that mixes units and may go on running over all of them."""
+
+    widen: Widen  # its block is not known yet
     atoms: Array  # along the dimension
 
 
@@ -100,6 +109,8 @@ class Trace:
     borrowed: dict[str, list[Borrow]] = field(default_factory=dict)  # by first name of the tensor
     norms: Mapping[str, Norm] = field(default_factory=dict)  # modules that may lose units
     normalised: list[tuple[Norm, Array]] = field(default_factory=list)  # over these positions
+    widens: bool = False  # whether operations may go on running over all units
+    widened: list[Widened] = field(default_factory=list)
     experts: bool = False  # whether units may be experts, among which a router chooses
     scored: list[Scored] = field(default_factory=list)
     chosen: list[Scored] = field(default_factory=list)
@@ -173,6 +184,8 @@ class Site:
         known = [n for n, own in enumerate(self.operands) if own is operand]
         if self.call is None or not known or operand.fixed not in ("", INPUT) or not self.modules:
             return False
+        if self.op in MIXING:
+            return False
         pick = Pick(self.modules[-1], self.call.place, known[0], dim)
         self.trace.meetings.append(Meeting(pick, atoms))
         return True
@@ -188,6 +201,30 @@ class Site:
             return False
         self.trace.normalised.append((norm, factor.atoms))
         return True
+
+    def runs_over_all(self, x: Space, dims: set[int], result: int | None = None) -> bool:
+        """Whether an operation that mixes units along ``dims`` can go on running over all of them.
+
+        ``result`` is the dimension of the result with the units, from the end. The operation and
+        its positions are recorded.
+        """
+        mixed = [f for f in simplified(self.atoms, x).factors if set(f.dims) & dims]
+        if not self.trace.widens or self.call is None or not self.modules:
+            return False
+        if self.op not in MIXING or not mixed or any(len(f.dims) > 1 for f in mixed):
+            return False
+        for factor in mixed:
+            dim = factor.dims[0] - len(x.shape)
+            widen = Widen(self.modules[-1], self.call.place, dim, result)
+            self.trace.widened.append(Widened(widen, factor.atoms))
+        return True
+
+    def is_over_all(self, factor: Factor | None) -> bool:
+        """Whether a weight's units were mixed by operations that run over all of them."""
+        if factor is None:
+            return False
+        own = set(self.atoms.roots(factor.atoms).ravel().tolist())
+        return any(own <= set(self.atoms.roots(w.atoms).tolist()) for w in self.trace.widened)
 
     def routed(self, x: Space, dim: int, chosen: int = 1) -> Scored | None:
         """A softmax or choice along ``dim`` as one among experts; None if it cannot be."""

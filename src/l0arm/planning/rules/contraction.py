@@ -109,7 +109,8 @@ def reading(site: Site, a: Space, dim_a: int, b: Space, dim_b: int) -> list[Arra
         x, dim, weight, dim_w = b, dim_b, a, dim_a
     fx = simplified(site.atoms, x).at(dim)
     fw = simplified(site.atoms, weight).at(dim_w)
-    if weight.parameter and not x.parameter:
+    is_held = weight.parameter or (weight.constant and site.is_over_all(fw))
+    if is_held and not x.parameter:
         return _read(site, x, fx, dim, fw)
     computed = (weight.constant and not x.constant) or a.parameter
     if site.trace.head_dims and fx is not None and fw is not None and not computed:

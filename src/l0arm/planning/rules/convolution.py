@@ -25,7 +25,17 @@ def convolution(
     dilation: Any = 1,
     groups: int = 1,
 ) -> Space:
-    """Filters make channels (dim 0 of the weight) and read those of x (dim 1)."""
+    """Filters make channels (dim 0 of the weight) and read those of x (dim 1).
+
+    One along units, as in efficient channel attention, may go on running over all of them.
+    """
+    along = x.at(2) if site.op == "conv1d" and site.shape[1:] == x.shape[1:] else None
+    if along is not None and x.shape[1] == 1 and site.runs_over_all(x, {2}, -1):
+        rest = x.relabelled([f for f in x.factors if f is not along])
+        rest = _spatial(site, rest, weight)
+        site.record_work(math.prod(site.shape) * math.prod(weight.shape[1:]), [])
+        kept = [f for f in rest.factors if f.dims == (0,)]
+        return Space(site.shape, (*kept, along), fixed=x.fixed)
     x = _spatial(site, x, weight)
     macs = math.prod(site.shape) * math.prod(weight.shape[1:])
     if groups == 1:

@@ -19,8 +19,14 @@ def per_channel(
     variance: Space | None = None,
     *settings: Any,
 ) -> Space:
-    """Every channel has its own scale, shift and statistics."""
-    x = mixed(site.atoms, x, {0, *range(2, len(x.shape))}, site.mixes())
+    """Every channel has its own scale, shift and statistics.
+
+    So have the rows of a weight that is standardised in this way, over its full width.
+    """
+    others = {0, *range(2, len(x.shape))}
+    is_weight = x.constant and mean is None and len(x.shape) == 3
+    if not (is_weight and site.runs_over_all(x, others, -1)):
+        x = mixed(site.atoms, x, others, site.mixes())
     site.record_count(labels(x, 1))  # nn.InstanceNorm2d compares with num_features
     return channelwise(site, x, [weight, bias, mean, variance], 1)
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from l0arm.planning.rules.base import NotCovered, Site, rule
-from l0arm.planning.space import Space, mixed, without
+from l0arm.planning.space import Space, mixed, simplified, without
 
 OVER_SOME = """mean.dim sum.dim_IntList amax.default amin.default max.dim min.dim var.dim std.dim
 var.correction std.correction logsumexp.default prod.dim_int any.dim all.dim argmax.default
@@ -23,7 +23,9 @@ def over_some(site: Site, x: Space, *settings: Any, **more: Any) -> Space | tupl
     dim = more.get("dim", settings[0] if settings else None)
     listed = range(len(x.shape)) if dim is None else [dim] if isinstance(dim, int) else dim
     dims = {d % len(x.shape) for d in listed} or set(range(len(x.shape)))
-    if site.op == "mean" and site.passes_norm(x, dims):
+    passes = site.op == "mean" and site.passes_norm(x, dims)
+    if passes or (x.constant and site.runs_over_all(x, dims)):
+        x = simplified(site.atoms, x)
         x = x.relabelled([f for f in x.factors if not set(f.dims) & dims])
     reduced = without(site.atoms, x, dims, site.mixes())
     results = tuple(_kept(reduced, dims, shape) for shape in site.shapes)
@@ -44,6 +46,13 @@ def _kept(reduced: Space, dims: set[int], shape: tuple[int, ...]) -> Space:
 def over_all(site: Site, x: Space, *settings: Any, **more: Any) -> Space:
     """A single number."""
     return without(site.atoms, x, set(range(len(x.shape))), site.mixes())
+
+
+@rule("aten.tril", "aten.triu")
+def triangle(site: Site, x: Space, *settings: Any, **more: Any) -> Space:
+    """Zeros above or below a diagonal: the last two dimensions are positions by number."""
+    rank = len(x.shape)
+    return replace(mixed(site.atoms, x, {rank - 2, rank - 1}, site.mixes()), parameter=False)
 
 
 @rule("aten.softmax", "aten._softmax", "aten.log_softmax", "aten.cumsum", "aten.cumprod")

@@ -185,10 +185,17 @@ def reordered(site: Site, x: Space, *settings: Any) -> Space:
 def repeat_interleave(
     site: Site, x: Space, times: int, dim: int | None = None, **more: Any
 ) -> Space:
-    """Every position several times, as for the key heads of grouped queries."""
+    """Every position several times, as for the key heads of grouped queries.
+
+    One position becomes as many as there are units, and then any of them can go.
+    """
     if dim is None:
         raise NotCovered("repetition along one dimension")
     dim %= len(x.shape)
+    if x.shape[dim] == 1 and times > 1:
+        alike = Factor((dim,), site.atoms.create_alike(times))
+        site.record_count(alike.atoms)
+        return replace(x, shape=site.shape, factors=(*x.factors, alike), parameter=False)
     factors = [
         Factor(f.dims, np.repeat(f.atoms, times, axis=f.along(dim))) if dim in f.dims else f
         for f in x.factors

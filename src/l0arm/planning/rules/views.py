@@ -147,13 +147,16 @@ def matching(before: Sequence[int], after: Sequence[int]) -> list[Block]:
 def _mergeable(site: Site, x: Space, blocks: Sequence[Block]) -> list[Factor]:
     """The factors that a view keeps. Two that would merge into one dimension are pinned instead.
 
-    Of heads and positions within them, the positions stay if these are the units.
+    Of a weight, the first one stays: its channels, not the positions of its kernel. Of heads and
+    positions within them, the positions stay if these are the units.
     """
     for block, _ in blocks:
         here = [f for f in x.factors if set(f.dims) & set(block)]
         if len(here) > 1:
-            inner = max(here, key=lambda f: f.dims) if site.trace.head_dims else None
-            here = [f for f in here if f is not inner]
+            if x.constant:
+                here = sorted(here, key=lambda factor: factor.dims)[1:]
+            elif site.trace.head_dims:
+                here = sorted(here, key=lambda factor: factor.dims)[:-1]
             for factor in here:
                 site.atoms.pin(factor.atoms, f"{site.where} merges two dimensions with units")
             x = x.relabelled([f for f in x.factors if f not in here])
