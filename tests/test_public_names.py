@@ -18,6 +18,7 @@ PUBLIC = [
     "CertificateError",
     "ConstantObjective",
     "Course",
+    "Dot",
     "EmptyGroupWarning",
     "Gated",
     "Group",

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from l0arm import Group, Slice
+from l0arm import Group, Patch, Slice
 from l0arm.gating.draw import Draw, Kept
 from l0arm.gating.layout import Axis, Layout, resolve
 
@@ -133,3 +133,37 @@ def test_open_gates_are_counted_where_nothing_is_dropped_too() -> None:
     assert [group.drops for group in layout.groups] == [False, True]
     z = Draw(layout, torch.tensor([1.0] * 7 + [0.0] * 5 + [0.0, 1.0, 1.0]))
     assert (z.counts, z.full, z.empty) == ([7, 2], [False, False], [])
+
+
+def patched() -> Layout:
+    """Three heads of four positions, and two units of another group."""
+    model = nn.Sequential(nn.Linear(5, 12), nn.Linear(12, 2), nn.Linear(2, 3))
+    positions = tuple(tuple(range(unit, 12, 4)) for unit in range(4))
+    heads, within = Slice("1.weight", 1, block=4), Slice("1.weight", 1, index=positions)
+    return resolve(
+        model,
+        [
+            Group("heads", 3, reads=(heads,), makes=(Slice("0.weight", 0, block=4),)),
+            Group("dims", 4, reads=(within,), makes=(Slice("0.weight", 0, index=positions),)),
+            Group("rest", 2, reads=(Slice("2.weight", 1),), makes=(Slice("1.weight", 0),)),
+        ],
+    )
+
+
+def test_a_number_is_a_product_of_groups_or_a_sum() -> None:
+    z = Draw(patched(), torch.tensor([1.0, 1, 0, 1, 0, 1, 1, 1, 0]))
+    heads, dims, rest = (Patch("0", "out_features", n) for n in (4, 3, 1))
+    assert z.count_left(12, [(heads, 0)]) == 8
+    assert z.count_left(12, [(heads, 0), (dims, 1)]) == 6  # two heads of three positions
+    assert z.count_left(14, [(heads, 0), (rest, 2)]) == 9  # positions of all heads and others
+
+
+def test_gates_act_twice_only_where_positions_are_read_and_made() -> None:
+    model = nn.Sequential(nn.Linear(5, 4), nn.Linear(4, 3))
+    first, second = (
+        Slice("0.weight", 0, index=((0,), (1,))),
+        Slice("0.weight", 0, index=((2,), (3,))),
+    )
+    group = Group("apart", 2, reads=(first,), makes=(second,))
+    assert resolve(model, [group]).twice == ()
+    assert resolve(model, [Group("same", 2, reads=(first,), makes=(first,))]).twice == (0,)

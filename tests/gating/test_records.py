@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from l0arm.gating import Group, Patch, Slice
+from l0arm.gating import Dot, Group, Patch, Slice
 from l0arm.gating.records import RecordError, group_of, record_of
 from l0arm.models import MLP, LeNet5, WideResNet
 
@@ -17,6 +17,7 @@ FULL = Group(
     counts=(Slice("a.weight", 1, index=((0, 2), (1, 3))),),
     select=Slice("a", -1),
     patches=(Patch("a", "heads", 3),),
+    dots=(Dot("a", "Attention.forward+3:20", 1, counted=True), Dot("b", "")),
     initial=0.8,
     floor=1,
 )

@@ -189,3 +189,37 @@ def test_a_plan_has_its_own_patterns() -> None:
     with pytest.raises(ValueError, match="its own include and exclude"):
         pruned(model, plan=plan, exclude=("0",))
     assert pruned(model, plan=plan).architecture == pruned(model).architecture
+
+
+class Attention(nn.Module):
+    """One number is the width of queries, keys and values."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.size, self.scale = 4, 0.5
+        self.q, self.k, self.v, self.out = (nn.Linear(8, 8) for _ in range(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        shape = (*x.shape[:-1], -1, self.size)
+        q, k, v = (p(x).view(shape).transpose(1, 2) for p in (self.q, self.k, self.v))
+        y = (q @ k.mT * self.scale).softmax(-1) @ v
+        return self.out(y.transpose(1, 2).flatten(2))
+
+
+@pytest.mark.filterwarnings("ignore::l0arm.EmptyGroupWarning")  # there are two heads only
+@pytest.mark.filterwarnings("ignore:the gates are not decided:l0arm.BudgetWarning")
+def test_positions_within_heads_are_chosen_by_scores_or_gates() -> None:
+    """Their slopes are known: one score per position of queries, keys and values."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 8), Attention(), nn.Linear(8, 2))
+    x, y = torch.randn(16, 4, 3), torch.randn(16, 4, 2)
+    found = l0arm.plan(model, x[:2], head_dims=True)
+    assert "1.q#dims" in {group.name for group in found.groups}
+    options: dict[str, Any] = {"plan": found, "steps": 60, "seed": 0, "quiet": True}
+    for choice in ("scores", "gates"):
+        result = l0arm.prune(
+            model, [(x, y)], nn.functional.mse_loss, budget="50%", choice=choice, **options
+        )
+        assert result.small.parameters <= 0.5 * result.dense.parameters
+        assert result.certificate is not None
+        assert result.certificate.passed

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.helpers.places import needs_places
 
 from l0arm.planning import Plan
 
@@ -34,6 +35,9 @@ class Branches(nn.Module):
 
     def forward(self, x):
         return self.layer(x) if x.sum() > 0 else x
+
+def attention():
+    return nn.TransformerEncoderLayer(8, 2, 6, batch_first=True)
 
 ready, number = net(), 7
 
@@ -116,3 +120,13 @@ def test_errors_are_one_line(cli: Cli, line: str, message: str) -> None:
 def test_help_says_that_code_is_run(cli: Cli) -> None:
     text = " ".join(cli("plan --help").out.replace("│", " ").split())
     assert "it runs that code: name only code that you trust" in text
+
+
+@needs_places
+def test_positions_within_heads_are_planned_on_request(cli: Cli) -> None:
+    plain, more = (
+        json.loads(cli(f"plan mynets:attention --input 1,4,8 --json {flag}").out)["groups"]
+        for flag in ("", "--head-dims")
+    )
+    assert [group["name"] for group in more[len(plain) :]] == ["self_attn#dims"]
+    assert more[: len(plain)] == plain
