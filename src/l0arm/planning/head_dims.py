@@ -213,14 +213,14 @@ def _without(pieces: Sequence[Slice], others: Sequence[Slice]) -> list[Slice]:
     return [piece for piece in pieces if piece not in others]
 
 
-def _products(trace: Trace, entry: FoundGroup) -> list[Within]:
-    """The products of queries and keys whose whole width is units of a group."""
-    own = set(entry.roots)
-    return [
-        one
-        for one in trace.within
-        if one.dot is not None and set(trace.atoms.free_roots(one.atoms).tolist()) == own
-    ]
+def _products(trace: Trace, entry: FoundGroup, *, whole: bool = False) -> list[Within]:
+    """The products of queries and keys over units of a group; ``whole``: over nothing else."""
+    own, found = set(entry.roots), []
+    for one in [one for one in trace.within if one.dot is not None]:
+        units = set(trace.atoms.free_roots(one.atoms).tolist())
+        if units == own or (units & own and not whole):
+            found.append(one)
+    return found
 
 
 def _fitting(
@@ -248,7 +248,7 @@ def _with_scales(trace: Trace, entry: FoundGroup, some: Candidates) -> Candidate
     Fused attention without a given scale counts. Of others the graph does not say. Before all come
     the attributes with the width as their value, and likely ones that count it for all heads.
     """
-    products = [one for one in _products(trace, entry) if one.dot is not None and one.dot.place]
+    products = _products(trace, entry, whole=True)
     always, every = (
         tuple(replace(dot, counted=True) for dot in _dots(products, only=only))
         for only in (True, False)
@@ -261,14 +261,15 @@ def _with_scales(trace: Trace, entry: FoundGroup, some: Candidates) -> Candidate
     # Functions that the forward calls take sizes from their arguments, as a rule.
     direct = [size for size in dict.fromkeys(sizes) if INSIDE not in size.place]
     own: Option = tuple(replace(size, per_unit=0) for size in direct)  # heads may be a factor
-    ways = dict.fromkeys([*([whole] if whole else []), *some.options, *([own] if own else [])])
+    ways: list[Option] = [whole, *some.options, own, (*whole, *own)]
+    ways = list(dict.fromkeys(ways[0 if whole else 1 :]))
     options = [(*way, *scales) for way in ways for scales in dict.fromkeys([always, every])]
     return Candidates(options)
 
 
 def _dots(products: Sequence[Within], *, only: bool) -> Iterator[Dot]:
     for one in products:
-        if one.dot is not None and (one.default or not only):
+        if one.dot is not None and one.dot.place and (one.default or not only):
             yield one.dot
 
 

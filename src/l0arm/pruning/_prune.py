@@ -124,7 +124,8 @@ def prune(
         include: Patterns of modules to gate, as for ``plan``. Empty: all.
         exclude: Patterns of modules to leave alone.
         plan: What can be cut, from ``l0arm.plan(model, ...)``: with its residual stream
-            (``stream=True``) or whole branches (``depth=True``), for instance. None: planned here.
+            (``stream=True``), whole branches (``depth=True``) or positions within heads
+            (``head_dims=True``), for instance. None: planned here.
         seed: Seed of the random numbers. None: the global ones are used.
         checkpoint: A folder for checkpoints. If it has some of the same call, that call goes on
             where it was, with the same result bit for bit (on the CPU). Give a ``seed`` too.

@@ -120,7 +120,8 @@ def slice_(
         stop = start + stop
     start, stop, step = slice(start, stop, step).indices(size)
     width = len(range(start, stop, step))
-    if width < size and x.at(dim) is not None:
+    empty = site.trace.head_dims and not width  # what is left of positions that are all rotated
+    if width < size and x.at(dim) is not None and not empty:
         starts, stops = [a for a, _ in site.parts], [b for _, b in site.parts]
         is_split = [*starts, size] == [0, *stops] and len({b - a for a, b in site.parts}) > 1
         alone = simplified(site.atoms, x).at(dim)  # within heads, positions stay together
