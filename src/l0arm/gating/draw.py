@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -25,8 +24,7 @@ Mask = npt.NDArray[np.bool_]
 FEW = 16  # gates that changed: so many are counted one by one
 
 
-@dataclass(frozen=True)
-class Kept:
+class Kept(NamedTuple):
     """What a draw keeps of one dimension. None: all of it, or nothing to do."""
 
     index: Tensor | None = None  # positions kept
@@ -120,9 +118,11 @@ class Draw:
 
     def _follows(self, like: Draw) -> bool:
         """Whether few gates differ from another draw. Then only what they change is computed."""
-        changed = np.not_equal(self._values, like._values).nonzero()[0].tolist()
-        values = [float(self._values[gate]) for gate in changed[:FEW]]
-        if len(changed) > FEW or not all(value in (0.0, 1.0) for value in values):
+        differ = np.not_equal(self._values, like._values).nonzero()[0]
+        if differ.size > FEW:
+            return False
+        changed, values = differ.tolist(), self._values[differ].tolist()
+        if not {0.0, 1.0}.issuperset(values):
             return False
         layout, moved = self.layout, [False] * len(self.layout.groups)
         self._open, self.counts, self.full = like._open.copy(), like.counts[:], like.full[:]
