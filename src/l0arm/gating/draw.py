@@ -56,8 +56,8 @@ class Draw:
         host = _on_host(z)
         self._host: Tensor
         similar = [] if z.requires_grad else [draw for draw in known if self._comparable(draw)]
-        for draw in similar:
-            if torch.equal(host, draw._host):
+        for draw in similar:  # one that was repeated may be so again
+            if draw.repeats and torch.equal(host, draw._host):
                 self._take_over(draw)
                 return
         self._host = host.clone() if host.data_ptr() == z.data_ptr() else host  # z may change
@@ -117,10 +117,12 @@ class Draw:
         return mask
 
     def _follows(self, like: Draw) -> bool:
-        """Whether few gates differ from another draw. Then only what they change is computed."""
+        """Whether no or few gates differ from another draw: only what they change is computed."""
         differ = np.not_equal(self._values, like._values).nonzero()[0]
-        if differ.size > FEW:
-            return False
+        if not differ.size:
+            self._take_over(like)
+        if not 0 < differ.size <= FEW:
+            return self.repeats
         changed, values = differ.tolist(), self._values[differ].tolist()
         if not {0.0, 1.0}.issuperset(values):
             return False
