@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +25,8 @@ Mask = npt.NDArray[np.bool_]
 FEW = 16  # gates that changed: so many are counted one by one
 
 
-class Kept(NamedTuple):
+@dataclass(slots=True)  # not frozen: a step makes many, and that takes twice as long
+class Kept:
     """What a draw keeps of one dimension. None: all of it, or nothing to do."""
 
     index: Tensor | None = None  # positions kept
