@@ -35,6 +35,9 @@ class Kept:
     written: Tensor | None = None  # kept positions that are open. Stand-ins write no buffer.
 
 
+ALL = Kept()
+
+
 class Draw:
     """z for all gates (Eq. 2), turned into positions on demand and once per axis.
 
@@ -55,9 +58,10 @@ class Draw:
         _check_length(z, layout.gates)
         self.layout, self.z, self.sliced, self.writes = layout, z, sliced, writes
         self.repeats = False  # whether it has the same gates as a known one
+        self._graph = z.requires_grad
         host = _on_host(z)
         self._host: Tensor
-        similar = [] if z.requires_grad else [draw for draw in known if self._comparable(draw)]
+        similar = [] if self._graph else [draw for draw in known if self._comparable(draw)]
         for draw in similar:  # one that was repeated may be so again
             if draw.repeats and torch.equal(host, draw._host):
                 self._take_over(draw)
@@ -79,7 +83,7 @@ class Draw:
         self.short = [n for n, left in enumerate(self.counts) if left < layout.least[n]]
         self.empty = [n for n in self.short if not self.counts[n]]
         # Fractions (a thresholded mean, a relaxed gate) and gates with a graph are multiplied in.
-        self.binary = not z.requires_grad and bool((self._values == is_open).all())
+        self.binary = not self._graph and not np.count_nonzero(self._values != is_open)
         self.dense = self.binary and all(self.full)  # nothing to cut, nothing to multiply
         if not self.binary:
             self._refuse_fractions()
@@ -99,12 +103,6 @@ class Draw:
         alike = like.layout is self.layout and like.sliced == self.sliced
         z, other = self.z, like.z
         return like.binary and alike and other.dtype == z.dtype and other.device == z.device
-
-    def _open_units(self, group: int) -> Tensor:
-        """Positions of the open units, shared by all tensors that the group cuts."""
-        if group not in self._units:
-            self._units[group] = self.positions(self._open[self.layout.span(group)])
-        return self._units[group]
 
     @cached_property
     def _kept_gates(self) -> Mask:
@@ -194,11 +192,12 @@ class Draw:
 
     def kept(self, axis: Axis) -> Kept:
         """Positions to keep along an axis, for sliced execution."""
-        if self.z.requires_grad:  # its graph belongs to one pass; a recomputation needs its own
-            return self._cut(axis)
-        if axis not in self._memo:
-            self._memo[axis] = self._cut(axis)
-        return self._memo[axis]
+        kept = self._memo.get(axis)
+        if kept is None:
+            kept = self._cut(axis)
+            if not self._graph:  # it belongs to one pass; a recomputation needs its own
+                self._memo[axis] = kept
+        return kept
 
     def without_writing(self) -> Draw:
         """The same draw for a pass that must not write buffers."""
@@ -241,7 +240,7 @@ class Draw:
     def _refuse_fractions(self) -> None:
         for number in self.layout.twice:
             span = self.layout.span(number)
-            if self.z.requires_grad or bool((self._values[span] != self._open[span]).any()):
+            if self._graph or bool((self._values[span] != self._open[span]).any()):
                 group = self.layout.groups[number]
                 raise ValueError(
                     f"group '{group.name}' {why_binary(group)}: a gate between 0 and 1 would be "
@@ -249,9 +248,9 @@ class Draw:
                 )
 
     def _cut(self, axis: Axis) -> Kept:
+        if axis.single is not None and self.binary and not self.short:
+            return self._cut_by_one(axis.single)
         reaches = axis.within
-        if len(reaches) == 1 and reaches[0].plain and self.binary and not self.short:
-            return self._cut_by_one(reaches[0])
         closing = [r for r in reaches if not self.full[r.group]]
         cutting = [r for r in closing if r.drops]
         if not cutting:
@@ -273,12 +272,15 @@ class Draw:
 
     def _cut_by_one(self, reach: Reach) -> Kept:
         """The common case: one group, unit by unit, binary gates, no empty group."""
-        if self.full[reach.group]:
-            return Kept()
+        group = reach.group
+        if self.full[group]:
+            return ALL
         if not reach.drops:
             return Kept(fold=self._product([reach]) if reach.folds else None)
-        index = self._open_units(reach.group)
-        return Kept(index, local=index if reach.selects else None)
+        index = self._units.get(group)
+        if index is None:  # shared by all tensors that the group cuts
+            index = self._units[group] = self.positions(self._open[self.layout.span(group)])
+        return Kept(index, None, index if reach.selects else None)
 
     def _local(self, kept: Mask, sent: Mask | None, index: Tensor) -> Tensor | None:
         """Kept positions counted among those that the producer still sends."""
