@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 import l0arm
 from l0arm.costs import FlopsMeter
 from l0arm.lab.bench import growth, networks, steps, whole
+from l0arm.lab.bench.memory import tensor_peak
 from l0arm.models import MLP
 
 MEGABYTE = 2**20
@@ -51,17 +53,28 @@ def test_the_peak_of_a_step_counts_what_it_holds_and_what_it_needs() -> None:
     assert int(done.stdout) > 38 * MEGABYTE
 
 
+def test_the_tensors_of_a_step_are_those_it_holds_and_those_it_makes() -> None:
+    def make() -> Callable[[], object]:
+        held = torch.ones(5 * MEGABYTE)
+        return lambda: (held + 1).sum()
+
+    assert tensor_peak(make) == pytest.approx(40 * MEGABYTE, rel=1e-3)
+
+
 def test_growth_is_told_with_its_exponents() -> None:
     rows = [
         {"series": "gates", "size": n, "dense_ms": 1e-2 * n, "gated_ms": 3e-2 * n}
         | {"dense_bytes": 12 * n, "gated_bytes": None}
         for n in (100, 1000)
     ]
-    memory = [{"network": "MLP", "dense_bytes": 4 * MEGABYTE, "gated_bytes": 3 * MEGABYTE}]
+    tensors = {"dense_tensors": 4 * MEGABYTE, "gated_tensors": 2 * MEGABYTE}
+    memory = [
+        {"network": "MLP", "dense_bytes": 4 * MEGABYTE, "gated_bytes": 3 * MEGABYTE, **tensors}
+    ]
     lines = growth.text({"growth": rows, "memory": memory}).splitlines()
     assert "exponents of gated_ms: gates 1.00" in lines
     assert "exponents of gated_bytes: " in lines
-    assert lines[-1].split() == ["MLP", "4.0", "3.0", "0.75"]
+    assert lines[-1].split() == ["MLP", "4.0", "2.0", "0.50", "4.0", "3.0", "0.75"]
 
 
 def test_whole_trainings_are_compared_with_the_dense_one_of_their_seed() -> None:
