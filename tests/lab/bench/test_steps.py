@@ -10,9 +10,9 @@ import torch
 
 import l0arm
 from l0arm.costs import FlopsMeter
-from l0arm.lab.bench import growth, networks, steps, whole
+from l0arm.lab.bench import growth, networks, replay, steps, whole
 from l0arm.lab.bench.memory import tensor_peak
-from l0arm.models import MLP
+from l0arm.models import MLP, LeNet5
 
 MEGABYTE = 2**20
 
@@ -88,6 +88,24 @@ def test_whole_trainings_are_compared_with_the_dense_one_of_their_seed() -> None
             (1, "gated", 2.0, 82.5),
         )
     ]
-    *_, dense, gated = whole.text(rows).splitlines()
+    result = {"replays": [], "rows": rows, "epochs": {"MLP": 40}}
+    *_, dense, gated = whole.text(result).splitlines()
     assert " ".join(dense.split()) == "MLP dense 3.0 1.00 [1.00-1.00] 97.00 98.00 - -"
     assert " ".join(gated.split()) == "MLP gated 2.5 1.00 [0.50-1.50] 97.00 98.00 80.00 82.50"
+
+
+def test_a_recorded_state_has_the_histograms_of_its_epoch() -> None:
+    """Inputs from filters are open where these are, and the network takes the state as it is."""
+    run = Path(__file__).parents[3] / "results/runs/lenet5-l0-arm-separate/seed-0"
+    last = replay.recorded(run)[-1]
+    state = replay.probabilities(last)
+    start = 0
+    for group in last["groups"]:
+        part = state[start : start + group["units"]]
+        assert torch.histc(part, 20, 0.0, 1.0).tolist() == group["histogram"]
+        start += group["units"]
+    filters, inputs = state[20:70], state[70:870].view(50, 16)
+    assert inputs.mean(1)[filters > 0.5].min() > inputs.mean(1)[filters < 0.5].max()
+    gated = l0arm.sparsify(LeNet5(), lam=0.0)
+    networks.set_gates(gated, lambda gated: state)
+    torch.testing.assert_close(gated.gates.probs.detach(), state)
