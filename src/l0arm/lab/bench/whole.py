@@ -40,7 +40,7 @@ RECIPES = {
 # Few steps: gates move faster than in the recipes. lam is divided by N, which is 2,000 here.
 GATED = {
     "MLP": ("optimizer.gate_lr=0.05", "method.lam=0.01"),
-    "LeNet-5": ("optimizer.gate_lr=0.05", "method.lam=[1.0, 0.05, 0.01, 1.0]"),
+    "LeNet-5": ("optimizer.gate_lr=0.05", "method.lam=[0.3, 0.015, 0.003, 0.3]"),
 }
 EPOCHS = {"MLP": 40, "LeNet-5": 30}
 RECORDED = Path("results/runs")  # in a checkout; elsewhere nothing is replayed
