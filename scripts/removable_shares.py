@@ -112,8 +112,8 @@ def removable(name: str, *, stream: bool) -> tuple[float, float]:
     torch.manual_seed(0)
     model, inputs = make(name)
     dense = cost(model, inputs)
-    options = {"stream": stream, "experts": name in ("mixtral", "qwen3_moe")}
-    found = l0arm.plan(model, (), inputs, outputs="logits", **options)
+    experts = name in ("mixtral", "qwen3_moe")
+    found = l0arm.plan(model, (), inputs, outputs="logits", stream=stream, experts=experts)
     gated = l0arm.sparsify(model, found, "l0-arm", lam=0.0)
     gated.phi.data.fill_(-9.0)
     left = cost(gated.compact(certify=False).eval(), inputs)
