@@ -4,11 +4,14 @@
     python -m benchmarks.operators widths
     python -m benchmarks.operators formats
     python -m benchmarks.operators kernels
+    python -m benchmarks.operators denormals
+    python -m benchmarks.operators inputs
 
 ``cutting``: ways to cut the weights of a linear layer and to put their gradient back. ``widths``:
 convolutions at widths that a draw leaves. ``formats``: the same in both memory formats.
 ``kernels``: convolutions of many shapes, with the capacity of oneDNN's cache set at different
-times. Rows are interleaved: the median over rounds.
+times. ``denormals``: Adam while gradients stay zero. ``inputs``: leaving closed inputs out, or
+zeroing them. Rows are interleaved: the median over rounds.
 """
 
 from __future__ import annotations
@@ -153,6 +156,67 @@ def kernels(when: str = "") -> None:
     print(f"capacity set {when}: {' '.join(found)} ms")
 
 
+def denormals() -> None:
+    """Fused Adam for 300 x 784 weights whose gradients have become zero, as those of closed units.
+
+    Its moments decay. Then: which thread flushes denormals, by the moment at which it is set.
+    """
+    for flush in (False, True):
+        torch.set_flush_denormal(flush)
+        weight = torch.nn.Parameter(torch.rand(300, 784))
+        adam = torch.optim.Adam([weight], lr=1e-8, fused=True)
+        weight.grad = torch.randn(300, 784) * 1e-3
+        adam.step()
+        weight.grad.zero_()
+        found = []
+        for _ in range(10):
+            row = {"step": adam.step}
+            found.append(microseconds(row, rounds=1, steps=99)["step"])
+        steps = " ".join(f"{us:.0f}" for us in found)
+        print(f"flushed: {flush}; each hundred steps: {steps} us a step")
+    torch.set_flush_denormal(False)
+    for moment in ("before", "after"):
+        command = [sys.executable, "-c", FLUSHED, moment]
+        subprocess.run(command, check=True, env={**os.environ, "OMP_NUM_THREADS": "2"})
+
+
+FLUSHED = """
+import sys, torch
+before = sys.argv[1] == "before"
+torch.set_flush_denormal(before)
+x = torch.full((4_000_000,), 1e-39)
+x + x
+torch.set_flush_denormal(True)
+halves = (0.5 * x).view(torch.int32).view(2, -1)
+print(f"set {sys.argv[1]} the first large operation, 2 threads: denormals that are left in each"
+      f" half: {(halves != 0).sum(1).tolist()}")
+"""
+
+
+def inputs() -> None:
+    """300 x 784 weights, half of the rows and 0.8 of the columns open, 100 inputs: the forward
+    pass, twice, and the gradient of the weights, with what cuts the inputs and puts back."""
+    x, weight = torch.rand(100, 784), torch.rand(300, 784)
+    rows = torch.randperm(300)[:150].sort().values
+    closed, open_ones = (part.sort().values for part in torch.randperm(784).split([157, 627]))
+    gradient = torch.rand(100, 150)
+
+    def left_out() -> Tensor:
+        for _ in range(2):
+            read = x.index_select(1, open_ones)
+            F.linear(read, weight.index_select(0, rows).index_select(1, open_ones))
+        own = torch.zeros(150, 784).index_add_(1, open_ones, gradient.t() @ read)
+        return torch.zeros(300, 784).index_add_(0, rows, own)
+
+    def zeroed() -> Tensor:
+        for _ in range(2):
+            read = x.index_fill(1, closed, 0.0)
+            F.linear(read, weight.index_select(0, rows))
+        return torch.zeros(300, 784).index_add_(0, rows, gradient.t() @ read)
+
+    _tell({"left out": left_out, "zeroed": zeroed})
+
+
 def _tell(rows: dict[str, Callable[[], object]], steps: int = 60) -> None:
     for name, found in microseconds(rows, steps=steps).items():
         print(f"{name:42} {found:8.1f} us")
@@ -162,4 +226,5 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     torch.manual_seed(0)
     modes = {"cutting": cutting, "widths": widths, "formats": formats, "kernels": kernels}
+    modes |= {"denormals": denormals, "inputs": inputs}
     modes[sys.argv[1]](*sys.argv[2:])

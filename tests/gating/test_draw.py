@@ -6,6 +6,7 @@ from torch import nn
 
 from l0arm import Group, Patch, Slice
 from l0arm.gating.draw import Draw, Kept
+from l0arm.gating.evaluation import Evaluations
 from l0arm.gating.layout import Axis, Layout, resolve
 
 
@@ -167,3 +168,58 @@ def test_gates_act_twice_only_where_positions_are_read_and_made() -> None:
     group = Group("apart", 2, reads=(first,), makes=(second,))
     assert resolve(model, [group]).twice == ()
     assert resolve(model, [Group("same", 2, reads=(first,), makes=(first,))]).twice == (0,)
+
+
+@pytest.mark.parametrize("changes", [0, 1, 2, 5])
+def test_a_draw_that_follows_another_equals_one_computed_alone(
+    layout: Layout, changes: int
+) -> None:
+    """What is known of another draw is reused where the gates agree, whatever else differs."""
+    random = torch.Generator().manual_seed(changes)
+    for _ in range(60):
+        before = torch.randint(2, (9,), generator=random).float()
+        after = before.clone()
+        moved = torch.randperm(9, generator=random)[:changes]
+        after[moved] = 1.0 - after[moved]
+        other = Draw(layout, before)
+        for axis in (read(layout), made(layout)):
+            other.kept(axis)
+        following, alone = Draw(layout, after, known=(other,)), Draw(layout, after)
+        assert following.repeats == (changes == 0)
+        for name in ("counts", "full", "short", "empty", "binary", "dense"):
+            assert getattr(following, name) == getattr(alone, name)
+        assert all(following.is_open(gate) == alone.is_open(gate) for gate in range(10))
+        assert [following.agrees(other, g) for g in (0, 1)] == [
+            alone.agrees(other, g) for g in (0, 1)
+        ]
+        for axis in (read(layout), made(layout)):
+            one, two = following.kept(axis), alone.kept(axis)
+            for name in ("index", "fold", "local", "written"):
+                assert as_list(getattr(one, name)) == as_list(getattr(two, name))
+
+
+def test_a_draw_with_a_fraction_follows_none(layout: Layout) -> None:
+    other = draw(layout, [1, 1, 1], [1] * 6)
+    z = torch.tensor([0.5, 1, 1] + [1.0] * 6)
+    following = Draw(layout, z, known=(other,))
+    assert not following.binary
+    assert as_list(following.kept(read(layout)).fold) == [0.5, 0.5, 1, 1, 1, 1]
+
+
+def test_a_draw_of_another_precision_is_not_taken_for_the_same(layout: Layout) -> None:
+    other = draw(layout, [1, 0, 1], [1] * 6)
+    z = torch.tensor([1.0, 0, 1] + [1.0] * 6, dtype=torch.float64)
+    assert not Draw(layout, z, known=(other,)).repeats
+
+
+def test_the_draw_that_steps_repeat_is_remembered_beside_the_latest() -> None:
+    """Decided gates: one that flips once costs no positions in the step after it."""
+    model = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 5))
+    group = Group("g", 3, reads=(Slice("1.weight", 1),), makes=(Slice("0.weight", 0),))
+    evaluations, usual = Evaluations(), torch.tensor([1.0, 0.0, 1.0])
+    layout, flipped = resolve(model, [group]), torch.tensor([1.0, 1.0, 1.0])
+    repeats = []
+    for z in (usual, usual, flipped, usual, flipped, usual):
+        evaluations.remember(Draw(layout, z, known=evaluations.recent))
+        repeats.append(evaluations.recent[0].repeats)
+    assert repeats == [False, True, False, True, False, True]

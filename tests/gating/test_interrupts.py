@@ -73,6 +73,21 @@ def test_an_interrupt_at_any_line_of_a_loss_leaves_everything_as_it_was(
     assert interrupt_everywhere(step(gated), Untouched(gated, X).check) > 300
 
 
+def test_an_interrupt_while_the_hooks_are_off_puts_them_back() -> None:
+    """Under a draw that changes nothing, the model is called without hooks."""
+    gated = gate()
+    gated.phi.data.fill_(9.0)
+    untouched, seen = Untouched(gated, X), set[bool]()
+
+    def observe(*_: object) -> None:
+        seen.add(gated.engine.hushed)
+
+    handle = gated.model.register_forward_hook(observe)
+    assert interrupt_everywhere(step(gated), untouched.check) > 200
+    handle.remove()
+    assert True in seen
+
+
 @pytest.mark.parametrize(("execution", "training"), [("sliced", False), ("masked", True)])
 def test_an_interrupt_at_any_line_of_a_call_leaves_everything_as_it_was(
     execution: str, training: bool

@@ -98,6 +98,9 @@ class Untouched:
         engine, model = self.gated.engine, self.gated.model
         assert engine.current is None
         assert not engine.entered
+        assert all(
+            key in home for h in engine._hooks for home, key in zip(h.homes, h.keys, strict=True)
+        )
         assert not engine.turn.mine
         assert torch.is_grad_enabled()
         assert not _get_current_function_mode_stack()

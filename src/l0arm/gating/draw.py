@@ -26,7 +26,7 @@ Mask = npt.NDArray[np.bool_]
 FEW = 16  # gates that changed: so many are counted one by one
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)  # not frozen: a step makes many, and that takes twice as long
 class Kept:
     """What a draw keeps of one dimension. None: all of it, or nothing to do."""
 
@@ -34,6 +34,9 @@ class Kept:
     fold: Tensor | None = None  # factors of the kept positions, where readers are scaled
     local: Tensor | None = None  # kept positions among those that still arrive (input to gather)
     written: Tensor | None = None  # kept positions that are open. Stand-ins write no buffer.
+
+
+ALL = Kept()
 
 
 class Draw:
@@ -56,11 +59,12 @@ class Draw:
         _check_length(z, layout.gates)
         self.layout, self.z, self.sliced, self.writes = layout, z, sliced, writes
         self.repeats = False  # whether it has the same gates as a known one
+        self._graph = z.requires_grad
         host = _on_host(z)
         self._host: Tensor
-        similar = [] if z.requires_grad else [draw for draw in known if self._comparable(draw)]
-        for draw in similar:
-            if torch.equal(host, draw._host):
+        similar = [] if self._graph else [draw for draw in known if self._comparable(draw)]
+        for draw in similar:  # one that was repeated may be so again
+            if draw.repeats and torch.equal(host, draw._host):
                 self._take_over(draw)
                 return
         self._host = host.clone() if host.data_ptr() == z.data_ptr() else host  # z may change
@@ -80,7 +84,7 @@ class Draw:
         self.short = [n for n, left in enumerate(self.counts) if left < layout.least[n]]
         self.empty = [n for n in self.short if not self.counts[n]]
         # Fractions (a thresholded mean, a relaxed gate) and gates with a graph are multiplied in.
-        self.binary = not z.requires_grad and bool((self._values == is_open).all())
+        self.binary = not self._graph and not np.count_nonzero(self._values != is_open)
         self.dense = self.binary and all(self.full)  # nothing to cut, nothing to multiply
         if not self.binary:
             self._refuse_fractions()
@@ -101,12 +105,6 @@ class Draw:
         z, other = self.z, like.z
         return like.binary and alike and other.dtype == z.dtype and other.device == z.device
 
-    def _open_units(self, group: int) -> Tensor:
-        """Positions of the open units, shared by all tensors that the group cuts."""
-        if group not in self._units:
-            self._units[group] = self.positions(self._open[self.layout.span(group)])
-        return self._units[group]
-
     @cached_property
     def _kept_gates(self) -> Mask:
         """The open gates and the stand-ins."""
@@ -120,10 +118,14 @@ class Draw:
         return mask
 
     def _follows(self, like: Draw) -> bool:
-        """Whether few gates differ from another draw. Then only what they change is computed."""
-        changed = np.not_equal(self._values, like._values).nonzero()[0].tolist()
-        values = [float(self._values[gate]) for gate in changed[:FEW]]
-        if len(changed) > FEW or not all(value in (0.0, 1.0) for value in values):
+        """Whether no or few gates differ from another draw: only what they change is computed."""
+        differ = np.not_equal(self._values, like._values).nonzero()[0]
+        if not differ.size:
+            self._take_over(like)
+        if not 0 < differ.size <= FEW:
+            return self.repeats
+        changed, values = differ.tolist(), self._values[differ].tolist()
+        if not {0.0, 1.0}.issuperset(values):
             return False
         layout, moved = self.layout, [False] * len(self.layout.groups)
         self._open, self.counts, self.full = like._open.copy(), like.counts[:], like.full[:]
@@ -207,11 +209,12 @@ class Draw:
 
     def kept(self, axis: Axis) -> Kept:
         """Positions to keep along an axis, for sliced execution."""
-        if self.z.requires_grad:  # its graph belongs to one pass; a recomputation needs its own
-            return self._cut(axis)
-        if axis not in self._memo:
-            self._memo[axis] = self._cut(axis)
-        return self._memo[axis]
+        kept = self._memo.get(axis)
+        if kept is None:
+            kept = self._cut(axis)
+            if not self._graph:  # it belongs to one pass; a recomputation needs its own
+                self._memo[axis] = kept
+        return kept
 
     def without_writing(self) -> Draw:
         """The same draw for a pass that must not write buffers."""
@@ -254,7 +257,7 @@ class Draw:
     def _refuse_fractions(self) -> None:
         for number in self.layout.twice:
             span = self.layout.span(number)
-            if self.z.requires_grad or bool((self._values[span] != self._open[span]).any()):
+            if self._graph or bool((self._values[span] != self._open[span]).any()):
                 group = self.layout.groups[number]
                 raise ValueError(
                     f"group '{group.name}' {why_binary(group)}: a gate between 0 and 1 would be "
@@ -262,9 +265,9 @@ class Draw:
                 )
 
     def _cut(self, axis: Axis) -> Kept:
+        if axis.single is not None and self.binary and not self.short:
+            return self._cut_by_one(axis.single)
         reaches = axis.within
-        if len(reaches) == 1 and reaches[0].plain and self.binary and not self.short:
-            return self._cut_by_one(reaches[0])
         closing = [r for r in reaches if not self.full[r.group]]
         cutting = [r for r in closing if r.drops]
         if not cutting:
@@ -286,12 +289,15 @@ class Draw:
 
     def _cut_by_one(self, reach: Reach) -> Kept:
         """The common case: one group, unit by unit, binary gates, no empty group."""
-        if self.full[reach.group]:
-            return Kept()
+        group = reach.group
+        if self.full[group]:
+            return ALL
         if not reach.drops:
             return Kept(fold=self._product([reach]) if reach.folds else None)
-        index = self._open_units(reach.group)
-        return Kept(index, local=index if reach.selects else None)
+        index = self._units.get(group)
+        if index is None:  # shared by all tensors that the group cuts
+            index = self._units[group] = self.positions(self._open[self.layout.span(group)])
+        return Kept(index, None, index if reach.selects else None)
 
     def _local(self, kept: Mask, sent: Mask | None, index: Tensor) -> Tensor | None:
         """Kept positions counted among those that the producer still sends."""

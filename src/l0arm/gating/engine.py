@@ -248,33 +248,35 @@ class _ModuleHook:
     def enter(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-        if self.engine.turn.owner is not THIS.thread:
-            self.engine.begin_call(self)
-            if not self.engine.attached:  # released meanwhile: ``leave`` will not be called
-                self.engine.end()
+        engine = self.engine
+        if engine.turn.owner is not THIS.thread:
+            engine.begin_call(self)
+            if not engine.attached:  # released meanwhile: ``leave`` will not be called
+                engine.end()
                 return None
-        draw = self.engine.draw_now()
-        if self.saved or (draw is None and self.engine.entered):
-            self.engine.restart_call(self)
+        draw = engine.draw_now()
+        if self.saved or (draw is None and engine.entered):
+            engine.restart_call(self)
         self.draw = draw
         if draw is None:
             return None
         if torch.compiler.is_compiling():
-            self.engine.traced = True
+            engine.traced = True
         self.called = True
-        self.engine.calls += 1
+        engine.calls += 1
         if draw.dense and (draw.writes or not self.buffers):  # nothing to install
             self.draw = None
             return None
-        self.engine.entered.append(self)
-        self._enter_parameters(module, draw)
+        engine.entered.append(self)
+        if self.parameters or self.borrowed:
+            self._enter_parameters(module, draw)
         for key, buffer_spec in self.buffers.items():
             self._enter_buffer(module, key, buffer_spec, draw)
-        if draw.sliced:
+        if draw.sliced and (self.absent or self.patches or self.rms is not None):
             self._enter_structure(module, draw)
         if not self.saved and not self.resizes:  # the draw changes nothing here
             self.draw = None
-            self.engine.entered.remove(self)
+            engine.entered.remove(self)
         if self.selection is None or not draw.sliced:
             return None
         dim, axis = self.selection
@@ -288,7 +290,8 @@ class _ModuleHook:
                 self.engine.end()
             return
         try:
-            for key, (original, installed, version) in self.copies.items() if self._writes else ():
+            writes = self.copies and self._writes
+            for key, (original, installed, version) in self.copies.items() if writes else ():
                 now, spec = module._buffers[key], self.buffers[key]
                 touched = now is not installed or _version(now) != version
                 if now is not None and (touched or (module.training and _counts_rows(spec))):
@@ -298,17 +301,17 @@ class _ModuleHook:
 
     def restore(self) -> None:
         """Put the module's own tensors back."""
-        lent = self.engine.lent
+        engine = self.engine
         for home, key, value in reversed(self.saved):
             home[key] = value
-            if lent:
-                lent.discard((id(home), key))
+            if engine.lent:
+                engine.lent.discard((id(home), key))
         self.saved.clear()
         self.copies.clear()
         self.draw = None
-        self.engine.entered.remove(self)
-        if self.engine.outermost is self:
-            self.engine.end()
+        engine.entered.remove(self)
+        if engine.outermost is self:
+            engine.end()
 
     def _enter_parameters(self, module: nn.Module, draw: Draw) -> None:
         """Install cut parameters, and those that the module borrows from modules inside."""
@@ -319,7 +322,8 @@ class _ModuleHook:
             if not lent or (id(module._parameters), key) not in lent:
                 cut = theta(original, spec, draw)
                 if cut is not original:
-                    self._swap(module._parameters, key, cut)
+                    self.saved.append((module._parameters, key, original))
+                    module._parameters[key] = cut  # type: ignore[assignment]
         for home, key, spec in self.borrowed:
             if (id(home), key) not in lent:
                 self._swap(home, key, theta(home[key], spec, draw))

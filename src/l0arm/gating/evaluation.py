@@ -67,8 +67,8 @@ class Evaluations:
 
     def remember(self, draw: Draw) -> None:
         """A draw that later ones may repeat, as they do once the gates are decided."""
-        usual = draw if draw.repeats else self.recent[-1] if self.recent else draw
-        self.recent = (draw,) if usual is draw else (draw, usual)
+        usual = self.recent[-1:] if not draw.repeats and self.recent else ()
+        self.recent = (draw, *usual) if usual and usual[0].repeats else (draw,)
 
     def evaluating(self, draw: Draw) -> Evaluation:
         """A context: everything that the model computes inside uses this draw."""

@@ -58,6 +58,9 @@ class Axis:
     def __post_init__(self) -> None:
         # What cuts positions of a module that is called.
         self.within = tuple(reach for reach in self.reaches if not reach.branch)
+        # The common case: one group, unit by unit.
+        plain = len(self.within) == 1 and self.within[0].plain
+        self.single = self.within[0] if plain else None
 
 
 @dataclass(eq=False)

@@ -13,19 +13,16 @@ from l0arm.gating.layout import Axis, TensorCut
 from l0arm.gating.norms import grown_weight
 
 
-def theta(tensor: Tensor, spec: TensorCut, draw: Draw, whole: Axis | None = None) -> Tensor:
+def theta(tensor: Tensor, spec: TensorCut, draw: Draw) -> Tensor:
     """theta = theta~ (.) z, Eq. 2: cut (sliced) or zeroed in the readers (masked).
 
-    An axis may be left ``whole`` if what it reads is zeroed. The tensor itself is returned if
-    nothing of it is closed.
+    The tensor itself is returned if nothing of it is closed.
     """
-    cut = tensor
+    cut, sliced = tensor, draw.sliced
     for group in spec.elementwise:
         cut = cut * draw.of_group(group).view_as(cut).to(cut.dtype)
     for dim, axis in spec.axes.items():
-        if axis is whole:
-            continue
-        if draw.sliced:
+        if sliced:
             kept = draw.kept(axis)
             if kept.index is not None:
                 cut = cut.index_select(dim, kept.index)

@@ -37,6 +37,24 @@ def test_a_new_result_has_the_keys_of_the_stored_ones(tmp_path: Path) -> None:
     assert [row["flops"] for row in section["rows"] if row["flops"]] == pytest.approx(flops)
 
 
+def test_what_a_gated_step_takes_beyond_a_plain_one_is_a_difference_in_milliseconds() -> None:
+    network = steps.shrunk(steps.mlp(), "converged 159-74-73")
+    (state,) = network.states
+    times = {
+        (steps.DENSE, steps.PLAIN): [4.0, 2.0],
+        (steps.DENSE, steps.OURS): [3.0, 1.5],
+        (state, steps.ARM): [2.0, 1.0],
+        (state, steps.ALONE): [1.0, 0.6],
+    }
+    section = report.section(network, Plan(2, 1), steps.Measured(times, {}))
+    row = section["rows"][-1]
+    assert row["name"] == report.BEYOND
+    assert row["ms"] == pytest.approx({"median": 0.7, "low": 0.4, "high": 1.0})
+    assert row["to_plain"] == pytest.approx({"median": 0.225, "low": 0.2, "high": 0.25})
+    assert row["fastest"] == pytest.approx(0.2)
+    assert row["result"] == "missed"  # 0.6 ms are allowed
+
+
 def test_the_curve_is_drawn(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     curve = json.loads((RESULTS / "steps-1t.json").read_text())["curve"]

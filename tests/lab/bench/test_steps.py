@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,9 @@ import torch
 
 import l0arm
 from l0arm.costs import FlopsMeter
-from l0arm.lab.bench import growth, networks, steps, whole
-from l0arm.models import MLP
+from l0arm.lab.bench import growth, networks, replay, steps, whole
+from l0arm.lab.bench.memory import tensor_peak
+from l0arm.models import MLP, LeNet5
 
 MEGABYTE = 2**20
 
@@ -51,17 +53,28 @@ def test_the_peak_of_a_step_counts_what_it_holds_and_what_it_needs() -> None:
     assert int(done.stdout) > 38 * MEGABYTE
 
 
+def test_the_tensors_of_a_step_are_those_it_holds_and_those_it_makes() -> None:
+    def make() -> Callable[[], object]:
+        held = torch.ones(5 * MEGABYTE)
+        return lambda: (held + 1).sum()
+
+    assert tensor_peak(make) == pytest.approx(40 * MEGABYTE, rel=1e-3)
+
+
 def test_growth_is_told_with_its_exponents() -> None:
     rows = [
         {"series": "gates", "size": n, "dense_ms": 1e-2 * n, "gated_ms": 3e-2 * n}
         | {"dense_bytes": 12 * n, "gated_bytes": None}
         for n in (100, 1000)
     ]
-    memory = [{"network": "MLP", "dense_bytes": 4 * MEGABYTE, "gated_bytes": 3 * MEGABYTE}]
+    tensors = {"dense_tensors": 4 * MEGABYTE, "gated_tensors": 2 * MEGABYTE}
+    memory = [
+        {"network": "MLP", "dense_bytes": 4 * MEGABYTE, "gated_bytes": 3 * MEGABYTE, **tensors}
+    ]
     lines = growth.text({"growth": rows, "memory": memory}).splitlines()
     assert "exponents of gated_ms: gates 1.00" in lines
     assert "exponents of gated_bytes: " in lines
-    assert lines[-1].split() == ["MLP", "4.0", "3.0", "0.75"]
+    assert lines[-1].split() == ["MLP", "4.0", "2.0", "0.50", "4.0", "3.0", "0.75"]
 
 
 def test_whole_trainings_are_compared_with_the_dense_one_of_their_seed() -> None:
@@ -75,6 +88,24 @@ def test_whole_trainings_are_compared_with_the_dense_one_of_their_seed() -> None
             (1, "gated", 2.0, 82.5),
         )
     ]
-    *_, dense, gated = whole.text(rows).splitlines()
+    result = {"replays": [], "rows": rows, "epochs": {"MLP": 40}}
+    *_, dense, gated = whole.text(result).splitlines()
     assert " ".join(dense.split()) == "MLP dense 3.0 1.00 [1.00-1.00] 97.00 98.00 - -"
     assert " ".join(gated.split()) == "MLP gated 2.5 1.00 [0.50-1.50] 97.00 98.00 80.00 82.50"
+
+
+def test_a_recorded_state_has_the_histograms_of_its_epoch() -> None:
+    """Inputs from filters are open where these are, and the network takes the state as it is."""
+    run = Path(__file__).parents[3] / "results/runs/lenet5-l0-arm-separate/seed-0"
+    last = replay.recorded(run)[-1]
+    state = replay.probabilities(last)
+    start = 0
+    for group in last["groups"]:
+        part = state[start : start + group["units"]]
+        assert torch.histc(part, 20, 0.0, 1.0).tolist() == group["histogram"]
+        start += group["units"]
+    filters, inputs = state[20:70], state[70:870].view(50, 16)
+    assert inputs.mean(1)[filters > 0.5].min() > inputs.mean(1)[filters < 0.5].max()
+    gated = l0arm.sparsify(LeNet5(), lam=0.0)
+    networks.set_gates(gated, lambda gated: state)
+    torch.testing.assert_close(gated.gates.probs.detach(), state)

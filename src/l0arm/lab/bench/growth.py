@@ -24,7 +24,7 @@ from torch import nn
 import l0arm
 from l0arm.files import write_json, write_text
 from l0arm.lab.bench import networks, steps
-from l0arm.lab.bench.memory import step_peak
+from l0arm.lab.bench.memory import step_peak, tensor_peak
 from l0arm.lab.bench.report import aligned
 from l0arm.models import MLP
 
@@ -33,6 +33,7 @@ GATES = (100, 1_000, 10_000, 100_000, 1_000_000)
 WIDTHS = (64, 128, 256, 512, 1024)
 DEPTHS = (4, 16, 64, 256)
 MEGABYTE = 2**20
+AIM = 0.8  # of the memory of a dense step, with half open
 
 
 @dataclass(frozen=True)
@@ -69,14 +70,16 @@ def growth(quick: bool) -> list[dict[str, Any]]:
 
 
 def against_dense(quick: bool) -> list[dict[str, Any]]:
-    """Peak memory of a gated step with half of the units open, over that of a dense step."""
+    """Peak memory of a gated step with half open, over that of a dense step."""
     cases = [steps.mlp(), steps.lenet5(), steps.resnet20(16 if quick else 128)]
-    cases += [steps.transformer(4 if quick else 32)] + ([] if quick else [steps.wrn(2)])
+    cases += [steps.transformer(4 if quick else 32)] + ([] if quick else [steps.wrn()])
     rows = []
     for network in cases:
-        step = partial(_dense_of, network)
-        dense, gated = step_peak(step), step_peak(partial(_half_open_of, network))
-        rows.append({"network": network.name, "dense_bytes": dense, "gated_bytes": gated})
+        row: dict[str, Any] = {"network": network.name}
+        for name, make in (("dense", _dense_of), ("gated", _half_open_of)):
+            row[f"{name}_tensors"] = tensor_peak(partial(make, network))
+            row[f"{name}_bytes"] = step_peak(partial(make, network))
+        rows.append(row)
     return rows
 
 
@@ -118,16 +121,26 @@ def text(result: dict[str, Any]) -> str:
         (
             row["network"],
             "",
-            _megabytes(row["dense_bytes"]),
-            _megabytes(row["gated_bytes"]),
-            f"{row['gated_bytes'] / row['dense_bytes']:.2f}",
+            *(
+                cell
+                for kind in ("tensors", "bytes")
+                for cell in _compared(row[f"dense_{kind}"], row[f"gated_{kind}"])
+            ),
         )
         for row in result["memory"]
-        if row["dense_bytes"]
     ]
-    title = "Peak memory of a step, half of the units open"
-    lines += ["", aligned(title, ("network", "", "dense MB", "gated MB", "ratio"), against)]
+    title = (
+        f"Peak memory of a step, half open, in MB: of its tensors (aim: ratio {AIM}), and by which "
+        "the process grows"
+    )
+    titles = ("network", "", *("dense", "gated", "ratio") * 2)
+    lines += ["", aligned(title, titles, against)]
     return "\n".join(lines) + "\n"
+
+
+def _compared(dense: int | None, gated: int | None) -> tuple[str, str, str]:
+    ratio = f"{gated / dense:.2f}" if dense and gated else ""
+    return _megabytes(dense), _megabytes(gated), ratio
 
 
 def _megabytes(count: int | None) -> str:

@@ -98,6 +98,41 @@ def step_peak(make: Callable[[], Callable[[], object]]) -> int | None:
     return status_bytes("VmHWM") - before
 
 
+def tensor_peak(make: Callable[[], Callable[[], object]]) -> int:
+    """Bytes of tensors that are alive at most in a training step, network and optimizer included.
+
+    That is what the step needs. ``step_peak`` also has what the allocator keeps: blocks of many
+    sizes, which a gated step has, leave gaps.
+    """
+    before = _alive()
+    step = make()
+    step()
+    step()
+    held = _alive() - before
+    with torch.profiler.profile(
+        activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True
+    ) as found:
+        step()
+    results: Any = found.profiler
+    events = [event for event in results.kineto_results.events() if event.name() == "[memory]"]
+    now = peak = 0
+    for event in sorted(events, key=lambda event: int(event.start_ns())):
+        now += event.nbytes()
+        peak = max(peak, now)
+    return held + peak
+
+
+def _alive() -> int:
+    """Bytes of all tensors that Python holds. Gradients are dropped: a step makes new ones."""
+    for thing in gc.get_objects():
+        if type(thing) is nn.Parameter:
+            thing.grad = None
+    gc.collect()
+    tensors = [thing for thing in gc.get_objects() if type(thing) in (Tensor, nn.Parameter)]
+    storages = [tensor.untyped_storage() for tensor in tensors]
+    return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
+
+
 def status_bytes(field: str) -> int:
     """One line of the process's status, in bytes."""
     for line in STATUS.read_text().splitlines():

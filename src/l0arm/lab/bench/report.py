@@ -7,11 +7,26 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from l0arm.lab.bench.steps import AR, ARM, DENSE, DISARM, OURS, PLAIN, Curve, Measured, Network
+from l0arm.lab.bench.steps import (
+    ALONE,
+    AR,
+    ARM,
+    DENSE,
+    DISARM,
+    OURS,
+    PLAIN,
+    Curve,
+    Measured,
+    Network,
+)
 from l0arm.lab.bench.timing import Plan, Spread, fastest, ratio
 
 COLUMNS = ("reach", "stretch", "beyond")
 RATIO = "ARM / AR"
+BEYOND = "ARM beyond it"
+LIMITS = {
+    "MLP, shrunk": (0.6, 0.35)
+}  # milliseconds that a step with gates takes beyond a plain one
 # Ratios to the plain dense step, by network, state and contestant.
 TARGETS: dict[tuple[str, str, str], tuple[float, ...]] = {
     ("LeNet-5", "p = 0.5", ARM): (0.48, 0.38, 0.30),
@@ -41,6 +56,8 @@ def section(network: Network, plan: Plan, measured: Measured) -> Result:
         rows += [_row(network, measured, state, name) for name in names]
         if {ARM, AR} <= set(names):
             rows.append(_arm_to_ar(network, measured, state))
+        if {ARM, ALONE} <= set(names):
+            rows.append(_beyond(network, measured, state))
     return {
         "network": network.name,
         "batch": len(network.batches[0][0]),
@@ -82,6 +99,25 @@ def _arm_to_ar(network: Network, measured: Measured, state: str) -> Result:
         "flops": measured.flops[state, ARM] / measured.flops[state, AR],
         "targets": targets,
         "result": verdict(arm_to_ar.median, targets),
+    }
+
+
+def _beyond(network: Network, measured: Measured, state: str) -> Result:
+    """What a gated step takes beyond a plain step of the same network: a difference."""
+    gated, alone = measured.times[state, ARM], measured.times[state, ALONE]
+    plain = measured.times[DENSE, PLAIN]
+    differences = [a - b for a, b in zip(gated, alone, strict=True)]
+    spread, targets = Spread.of(differences), LIMITS.get(network.name, ())
+    return {
+        "state": state,
+        "name": BEYOND,
+        "ms": asdict(spread),
+        "to_plain": asdict(ratio(differences, plain)),
+        "fastest": (min(gated) - min(alone)) / min(plain),
+        "to_ours": None,
+        "flops": None,
+        "targets": targets,
+        "result": verdict(spread.median, targets),
     }
 
 

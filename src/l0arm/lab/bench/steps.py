@@ -26,6 +26,7 @@ from l0arm.models import MLP, LeNet5, WideResNet
 LR = 1e-8
 PLAIN, OURS = "plain dense", "our dense"
 ARM, AR, MASKED, DISARM = "ARM sliced", "AR sliced", "ARM masked", "DisARM sliced"
+ALONE = "the compact network, plain"
 DENSE = ""  # the state of a network without gates
 Rows = tuple[tuple[str, str, Literal["sliced", "masked"]], ...]  # label, method, execution
 GATED: Rows = (
@@ -56,6 +57,7 @@ class Network:
     masked: frozenset[str] = frozenset()  # states with a masked row
     rows: Rows = GATED
     gate: Callable[..., l0arm.Gated] = l0arm.sparsify  # model, method=, execution=, lam= -> gated
+    alone: bool = False  # whether to time the compact network, too: what the gates cost beside it
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,10 @@ def measure(network: Network, plan: Plan) -> Measured:
             )
             if label != MASKED:
                 flops[state, label] = flop_ratio(gated, network, state)
+            if network.alone and label == ARM:
+                contestants[state, ALONE] = dense(
+                    gated.compact(), partial(network.optimizer, fused=True), network.our_batches
+                )
     return Measured(interleave(contestants, plan), flops)
 
 
@@ -193,6 +199,7 @@ def shrunk(network: Network, state: str) -> Network:
         masked=frozenset(),
         rows=GATED[:2],
         gate=gate,
+        alone=True,
     )
 
 

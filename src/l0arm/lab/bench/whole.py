@@ -1,7 +1,8 @@
-"""Whole trainings on the embedded digits: dense, gated, and gated with shrinking.
+"""Whole trainings: replays of recorded ones (``replay.py``), and short ones on the embedded digits.
 
-The time is CPU time from the first step to the last epoch's record, evaluation included. The
-trainings are short, so what is compared is one way of training with another, not with the paper.
+The short ones are dense, gated, and gated with shrinking. Their time is CPU time from the first
+step to the last epoch's record, evaluation included. What is compared is one way of training with
+another, not with the paper.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import torch
 
 import l0arm
 from l0arm.files import write_json, write_text
+from l0arm.lab.bench import replay
 from l0arm.lab.bench.report import aligned
 from l0arm.lab.data import load_dataset
 from l0arm.lab.recipes.recipe import load_recipe
@@ -38,13 +40,14 @@ RECIPES = {
 # Few steps: gates move faster than in the recipes. lam is divided by N, which is 2,000 here.
 GATED = {
     "MLP": ("optimizer.gate_lr=0.05", "method.lam=0.01"),
-    "LeNet-5": ("optimizer.gate_lr=0.05", "method.lam=[1.0, 0.05, 0.01, 1.0]"),
+    "LeNet-5": ("optimizer.gate_lr=0.05", "method.lam=[0.3, 0.015, 0.003, 0.3]"),
 }
 EPOCHS = {"MLP": 40, "LeNet-5": 30}
+RECORDED = Path("results/runs")  # in a checkout; elsewhere nothing is replayed
 
 
-def measure(seeds: Sequence[int], quick: bool, path: Path) -> list[dict[str, Any]]:
-    """One row per network, seed and way. They are written as they come."""
+def measure(seeds: Sequence[int], quick: bool) -> list[dict[str, Any]]:
+    """One row per network, seed and way."""
     data = load_dataset("mnist-mini")
     rows: list[dict[str, Any]] = []
     for network, recipes in RECIPES.items():
@@ -61,12 +64,12 @@ def measure(seeds: Sequence[int], quick: bool, path: Path) -> list[dict[str, Any
                     seconds = time.process_time() - start
                 row = {key: result[key] for key in ("test_accuracy", "prune_rate", "architecture")}
                 rows.append({"network": network, "seed": seed, "way": way, "s": seconds, **row})
-                write_json(path, {"quick": quick, "epochs": EPOCHS, "rows": rows})
     return rows
 
 
-def text(rows: Sequence[Mapping[str, Any]]) -> str:
-    """The rows of all seeds, and the ratio of each way to the dense training of the same seed."""
+def text(result: Mapping[str, Any]) -> str:
+    """Replays, the trainings of all seeds, and the ratio to the dense training of the seed."""
+    replays, rows = result["replays"], result["rows"]
     dense = {(r["network"], r["seed"]): r["s"] for r in rows if r["way"] == "dense"}
     lines, kinds = [], dict.fromkeys((r["network"], r["way"]) for r in rows)
     for network, way in kinds:
@@ -83,16 +86,26 @@ def text(rows: Sequence[Mapping[str, Any]]) -> str:
             )
         )
     head = ("network", "training", "CPU s", "/ dense", "accuracy by seed", "prune rate by seed")
-    return aligned("Whole trainings on 2,000 embedded digits", head, lines) + "\n"
+    title = f"Whole trainings on 2,000 embedded digits, {result['epochs']} epochs"
+    parts = [aligned(title, head, lines)]
+    if replays:
+        title = "Recorded trainings of 200 epochs, step times at their states of the gates"
+        columns = ("network", "training", "/ plain dense", "target", "by epoch, evenly spaced")
+        parts.insert(0, aligned(title, columns, replay.lines(replays)))
+    return "\n\n".join(parts) + "\n"
 
 
 def work(path: str, quick: bool) -> None:
     """Train, and write JSON and text."""
-    seeds = (0,) if quick else (0, 1)
     torch.set_num_threads(1)
+    torch.manual_seed(0)
     warnings.simplefilter("ignore", l0arm.EmptyGroupWarning)
+    result: dict[str, Any] = {"quick": quick, "epochs": EPOCHS}
+    result["replays"] = replay.measure(RECORDED, quick)
+    result["rows"] = measure((0,) if quick else (0, 1), quick)
     Path(path).parent.mkdir(parents=True, exist_ok=True)
-    write_text(Path(path).with_suffix(".txt"), text(measure(seeds, quick, Path(path))))
+    write_json(Path(path), result)
+    write_text(Path(path).with_suffix(".txt"), text(result))
 
 
 if __name__ == "__main__":

@@ -62,10 +62,10 @@ def bench(
 
     Without a network: steps and inference of the paper's networks, sliced and masked, as ratios to
     dense networks with their spread, and a plot of step time by open fraction. Writes text, JSON
-    and plot to benchmarks/results. A full run takes about half an hour on two cores. Do not use the
-    machine meanwhile. Rows that are slower than the figures in the folder, beyond their spread, are
-    named. growth: time and memory by gates, width and depth. whole: trainings from start to end.
-    plan: time and memory of plans, with their growth.
+    and plot to benchmarks/results. A full run takes less than 25 minutes on two idle cores. Rows
+    that are slower than the figures in the folder, beyond their spread, are named. With --only, the
+    other figures stay. Quick runs go to benchmarks/results/quick. growth: time and memory by gates,
+    width and depth. whole: trainings from start to end. plan: time and memory of plans.
 
     With a run or a saved network: parameters, MACs, bytes, latency and peak memory of dense,
     compact, ONNX and 8-bit ONNX side by side. Writes bench.txt and bench.json to RUN/bench, where
@@ -77,7 +77,8 @@ def bench(
         l0arm bench runs/lenet5-l0-arm/seed-0 --batch 1 --batch 64
     """
     if path is None:
-        _steps(only, threads, quick, out or Path("benchmarks/results"))
+        results = Path("benchmarks/results") / ("quick" if quick else "")
+        _steps(only, threads, quick, out or results)
         return
     if only:
         raise UserError(
