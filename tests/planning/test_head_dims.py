@@ -180,6 +180,23 @@ class Counted(attentions.Inferred):
         return (q @ k.mT * q.shape[-1]).softmax(-1) @ v
 
 
+class SizedAndCounted(attentions.Sized):
+    """One attribute is the width of all three, of which the values alone can be cut."""
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return (q @ k.mT * q.shape[-1]).softmax(-1) @ v
+
+
+@needs_places
+def test_values_go_alone_if_all_three_cannot_go_as_one() -> None:
+    torch.manual_seed(0)
+    model, inputs = doubled(Net(SizedAndCounted()), torch.randn(2, 4, 5))
+    found = plan(model, inputs, head_dims=True)
+    assert dims(found) == {"v": "4 patched"}
+    assert [entry.layer for entry in found.skipped if "head dim" in entry.reason] == ["attention.q"]
+    check_cut(model, inputs, found)
+
+
 @needs_places
 def test_what_the_values_refute_is_refused() -> None:
     torch.manual_seed(0)

@@ -115,8 +115,11 @@ def choose_head_dims(
         good += [(entry, choice) for entry, choice in again if choice.execution != "masked"]
         bad = [(entry, choice) for entry, choice in bad if not entry.parts]
         bad += [(entry, choice) for entry, choice in again if choice.execution == "masked"]
-    layers = [(module_of(entry.found.group.counts[0].tensor), choice) for entry, choice in bad]
-    skipped = [Skipped(name, WHY.format(reason=choice.reason)) for name, choice in layers]
+    skipped = [
+        Skipped(module_of(piece.tensor), WHY.format(reason=choice.reason))
+        for entry, choice in bad
+        for piece in (*entry.found.group.counts, *entry.found.group.reads)[:1]
+    ]
     return [choice for _, choice in good], [entry.macs for entry, _ in good], skipped
 
 
@@ -281,22 +284,21 @@ def _tie(model: nn.Module, trace: Trace, counted: Mapping[tuple[str, str], int])
             alike = value.modules == dot.modules and value.atoms.size == dot.atoms.size
             if not alike or _same(trace, dot.atoms, value.atoms):
                 continue
-            shared = _widths(model, trace, dot.atoms) & _widths(model, trace, value.atoms)
+            shared = _widths(model, trace, dot) & _widths(model, trace, value)
             if shared - counted.keys():  # what counts heads may have the same value by chance
                 trace.atoms.unite(dot.atoms, value.atoms, TIED)
                 tied = True
     return tied
 
 
-def _widths(model: nn.Module, trace: Trace, atoms: Array) -> set[tuple[str, str]]:
+def _widths(model: nn.Module, trace: Trace, one: Within) -> set[tuple[str, str]]:
     """Integer attributes that may be the width of these positions, by module and name."""
-    return {
-        (count.modules[-1], attribute)
-        for count in trace.counts
-        if count.modules and count.atoms.size == atoms.size and _same(trace, count.atoms, atoms)
-        for attribute, value in vars(model.get_submodule(count.modules[-1])).items()
-        if type(value) is int and value == atoms.size
-    }
+    size, module = one.atoms.size, one.modules[-1]
+    counts = [c.atoms for c in trace.counts if c.modules == one.modules and c.atoms.size == size]
+    if not any(_same(trace, atoms, one.atoms) for atoms in counts):
+        return set()
+    own = vars(model.get_submodule(module)).items()
+    return {(module, key) for key, value in own if type(value) is int and value == size}
 
 
 def _same(trace: Trace, one: Array, other: Array) -> bool:
@@ -323,9 +325,10 @@ def _pinned(model: nn.Module, trace: Trace) -> Iterator[Skipped]:
             continue
         for origin in atoms.origins:
             layer = module_of(origin.tensor)
-            if tensors[origin.tensor].dim() < 2 or not atoms.is_label(origin.first):
+            plain = tensors[origin.tensor].dim() < 2 or not atoms.is_label(origin.first)
+            if plain or layer in seen:
                 continue
             here = atoms.roots(np.arange(origin.first, origin.first + origin.size))
-            if layer not in seen and np.isin(here, roots).any():
+            if np.isin(here, roots).any():
                 seen.add(layer)
                 yield Skipped(layer, WHY.format(reason=reason))
