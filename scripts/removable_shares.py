@@ -2,9 +2,10 @@
 
     python scripts/removable_shares.py [name ...]
 
-Every model is planned without and with ``stream=True``. Then all units of all groups are closed
-(one unit of each stays, so that the layers run), and the small network is counted. The models are
-tiny, so shares of single units are larger than in real networks.
+Every model is planned without and with ``stream=True``, mixtures with ``experts=True`` too. Then
+all units of all groups are closed (one unit of each stays, so that the layers run), and the small
+network is counted. The models are tiny, so shares of single units are larger than in real networks.
+The mean is that of the models above it. Mixtures and state space models follow.
 """
 
 from __future__ import annotations
@@ -66,11 +67,31 @@ MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {  # config, model, setting
     "dinov2": ("Dinov2Config", "Dinov2ForImageClassification", IMAGES),
 }
 
+EXPERTS = {"num_experts_per_tok": 2, "output_router_logits": False}
+MAMBA2 = {"vocab_size": 100, "hidden_size": 64, "num_hidden_layers": 2, "state_size": 12}
+MAMBA2 |= {"num_heads": 8, "head_dim": 16, "chunk_size": 32}
+OTHERS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "mixtral": (
+        "MixtralConfig",
+        "MixtralForCausalLM",
+        {**GROUPED, **EXPERTS, "num_local_experts": 8},
+    ),
+    "qwen3_moe": (
+        "Qwen3MoeConfig",
+        "Qwen3MoeForCausalLM",
+        {**GROUPED, **EXPERTS, "num_experts": 8, "moe_intermediate_size": 96},
+    ),
+    "mamba2, 1 group": ("Mamba2Config", "Mamba2ForCausalLM", {**MAMBA2, "n_groups": 1}),
+    "mamba2, 4 groups": ("Mamba2Config", "Mamba2ForCausalLM", {**MAMBA2, "n_groups": 4}),
+}
+
 
 def make(name: str) -> tuple[nn.Module, dict[str, torch.Tensor]]:
     """A tiny model with random weights, and inputs for it."""
-    config, model, settings = MODELS[name]
+    config, model, settings = {**MODELS, **OTHERS}[name]
     made: nn.Module = getattr(transformers, model)(getattr(transformers, config)(**settings))
+    if "num_experts_per_tok" in settings:
+        made.set_experts_implementation("batched_mm")  # type: ignore[operator]
     if "image_size" in settings:
         return made.eval(), {"pixel_values": torch.randn(2, 3, 16, 16)}
     inputs = {"input_ids": torch.randint(3, 100, (2, 12))}
@@ -91,7 +112,8 @@ def removable(name: str, *, stream: bool) -> tuple[float, float]:
     torch.manual_seed(0)
     model, inputs = make(name)
     dense = cost(model, inputs)
-    found = l0arm.plan(model, (), inputs, outputs="logits", stream=stream)
+    experts = name in ("mixtral", "qwen3_moe")
+    found = l0arm.plan(model, (), inputs, outputs="logits", stream=stream, experts=experts)
     gated = l0arm.sparsify(model, found, "l0-arm", lam=0.0)
     gated.phi.data.fill_(-9.0)
     left = cost(gated.compact(certify=False).eval(), inputs)
@@ -105,13 +127,26 @@ def main(names: list[str]) -> None:
     transformers.logging.set_verbosity_error()
     print("| model | without: MACs | parameters | with stream: MACs | parameters |")
     print("|---|---|---|---|---|")
-    rows = []
-    for name in names or list(MODELS):
-        row = [*removable(name, stream=False), *removable(name, stream=True)]
-        rows.append(row)
-        print(f"| {name} | " + " | ".join(f"{share:.1f}" for share in row) + " |", flush=True)
+    rows = [_row(name) for name in names or list(MODELS)]
     means = [sum(column) / len(rows) for column in zip(*rows, strict=True)]
-    print("| **mean** | " + " | ".join(f"{share:.1f}" for share in means) + " |")
+    _say("**mean**", means)
+    for name in [] if names else OTHERS:
+        _row(name)
+
+
+def _row(name: str) -> list[float]:
+    shares: list[float] = []
+    for stream in (False, True):
+        try:
+            shares += removable(name, stream=stream)
+        except l0arm.PlanError:  # nothing can be gated
+            shares += [0.0, 0.0]
+    _say(name, shares)
+    return shares
+
+
+def _say(name: str, shares: list[float]) -> None:
+    print(f"| {name} | " + " | ".join(f"{share:.1f}" for share in shares) + " |", flush=True)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,30 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 
+class Standardised(nn.Conv2d):
+    """Every filter has mean 0 and variance 1."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        variance, mean = torch.var_mean(self.weight, dim=(1, 2, 3), keepdim=True)
+        weight = (self.weight - mean) * torch.rsqrt(variance + 1e-4)
+        return F.conv2d(x, weight, self.bias, padding=self.padding)
+
+
+class NormFree(nn.Module):
+    """Standardised weights, and factors of channels from their neighbours."""
+
+    def __init__(self, width: int, out: int) -> None:
+        super().__init__()
+        self.one = Standardised(width, out, 1)
+        self.two = Standardised(out, out, 3, padding=1)
+        self.along = nn.Conv1d(1, 1, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.two(F.silu(self.one(x)))
+        factors = self.along(y.mean((2, 3)).unsqueeze(1)).sigmoid()
+        return F.silu(y * factors.view(len(y), -1, 1, 1))
+
+
 class Step(nn.Module):
     """One operation on registers of images: reads some, appends its result."""
 
@@ -27,6 +51,8 @@ class Step(nn.Module):
             self.layer = pick.choice(norms)
         elif kind == "squeeze":
             self.layer = nn.Sequential(nn.Linear(width, 4), nn.ReLU(), nn.Linear(4, width))
+        elif kind == "norm free":
+            self.layer = NormFree(width, out)
         elif kind == "layer norm":
             self.layer = nn.LayerNorm(width)
 
@@ -39,6 +65,9 @@ class Step(nn.Module):
 
     def _squeeze(self, x: Tensor, _: Tensor) -> Tensor:
         return x * torch.sigmoid(self.layer(x.mean((2, 3))))[:, :, None, None]
+
+    def _norm_free(self, x: Tensor, _: Tensor) -> Tensor:
+        return self.layer(x)
 
     def _layer_norm(self, x: Tensor, _: Tensor) -> Tensor:
         return self.layer(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
@@ -94,7 +123,8 @@ class RandomNet(nn.Module):
         self.head = nn.Linear(width, 3)
 
     def _grow(self, pick: random.Random, registers: list[Tensor]) -> Tensor:
-        kind = pick.choice([*KINDS, "layer norm"] if pick.random() < 0.3 else KINDS)
+        rare = ["layer norm", "norm free", "norm free"]
+        kind = pick.choice([*KINDS, *rare] if pick.random() < 0.3 else KINDS)
         source = pick.choice([len(registers) - 1] * 3 + list(range(len(registers))))
         width = registers[source].shape[1]
         even = width % 2 == 0 and width >= 4
