@@ -200,22 +200,22 @@ def _line(row: Mapping[str, Any]) -> str:
 
 
 def run(*, quick: bool, out: Path, cpu: str) -> None:
-    """Measure all cases, print the table, and write text and JSON to ``out``."""
-    before, rows = os.getloadavg()[0], []
+    """Measure all cases, print the table, and write text and JSON to ``out`` after every case."""
+    before, rows = os.getloadavg()[0], list[dict[str, Any]]()
+    out.mkdir(parents=True, exist_ok=True)
     for case in cases(quick):
         print(f"  plan: {case.network} {dict(case.size)}", file=sys.stderr, flush=True)
         rows.append(measure(case))
-    environment = {
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "cpu": cpu,
-        "load_before": before,
-        "load_after": os.getloadavg()[0],
-    }
-    result = {"quick": quick, "rows": rows, "environment": environment}
-    out.mkdir(parents=True, exist_ok=True)
-    write_text(out / "plans.json", json.dumps(result, indent=1) + "\n")
-    write_text(out / "plans.txt", text(result))
+        environment = {
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+            "cpu": cpu,
+            "load_before": before,
+            "load_after": os.getloadavg()[0],
+        }
+        result = {"quick": quick, "rows": rows, "environment": environment}
+        write_text(out / "plans.json", json.dumps(result, indent=1) + "\n")
+        write_text(out / "plans.txt", text(result))
     print(f"\n{text(result)}")
 
 
