@@ -63,6 +63,39 @@ class Block(nn.Module):
         return y
 
 
+class Literal(nn.Module):
+    """A residual layer. With its number of units written into the forward, it cannot be cut."""
+
+    def __init__(self, fixed: bool) -> None:
+        super().__init__()
+        self.up, self.down, self.fixed = nn.Linear(256, 1024), nn.Linear(1024, 256), fixed
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.up(x)
+        if self.fixed:
+            hidden = hidden.view_as(x.new_empty(len(x), 1024))
+        y: Tensor = x + self.down(hidden).relu()
+        return y
+
+
+class Kinds(nn.Module):
+    """Sixteen layers, each under a name of its own, so that each is tried as a kind of its own."""
+
+    def __init__(self, faults: int) -> None:
+        super().__init__()
+        for number in range(16):
+            self.add_module(chr(ord("a") + number), Literal(number * faults % 16 < faults))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.children():
+            x = layer(x)
+        return x
+
+
+def _kinds(faults: int) -> Made:
+    return Kinds(faults), {"x": torch.randn(TOKENS, 256)}
+
+
 def _transformer(layers: int, width: int) -> Made:
     blocks = [Block(width, max(1, width // 64)) for _ in range(layers)]
     model = nn.Sequential(nn.Linear(32, width), *blocks, nn.Linear(width, 10))
@@ -96,6 +129,7 @@ def _ids() -> Mapping[str, Tensor]:
 NETWORKS: dict[str, Callable[..., Made]] = {
     "transformer": _transformer,
     "MLP": _mlp,
+    "kinds": _kinds,
     "BERT-base": _bert,
     "GPT-2": _gpt2,
 }
@@ -109,6 +143,7 @@ def cases(quick: bool) -> list[Case]:
     found = [Case("layers", "transformer", {"layers": n, "width": 256}) for n in depths]
     found += [Case("width", "transformer", {"layers": 4, "width": n}) for n in widths]
     found += [Case("width of an MLP", "MLP", {"width": n}) for n in wide]
+    found += [Case("faults", "kinds", {"faults": n}) for n in (0, 1, 2, 16)]
     if not quick and find_spec("transformers") is not None:
         sizes = {"layers": 24, "width": 1024}
         found += [Case("known", "BERT-base", {}), Case("known", "BERT-base", {}, BOTH)]
@@ -180,7 +215,7 @@ def text(result: Mapping[str, Any]) -> str:
         lines += [_line(row) for row in rows]
         sizes = next(({k: [r["size"][k] for r in rows]} for k in _varied(rows)), {})
         for name, values in {**sizes, "parameters": [r["parameters"] for r in rows]}.items():
-            if sizes and len(rows) > 1:
+            if sizes and len(rows) > 1 and rows[0]["series"] != "faults":
                 slope = exponent(values, [row["seconds"] for row in rows])
                 lines.append(f"    CPU seconds grow as {name}^{slope:.2f}")
     return "\n".join(lines) + "\n"
@@ -200,22 +235,22 @@ def _line(row: Mapping[str, Any]) -> str:
 
 
 def run(*, quick: bool, out: Path, cpu: str) -> None:
-    """Measure all cases, print the table, and write text and JSON to ``out``."""
-    before, rows = os.getloadavg()[0], []
+    """Measure all cases, print the table, and write text and JSON to ``out`` after every case."""
+    before, rows = os.getloadavg()[0], list[dict[str, Any]]()
+    out.mkdir(parents=True, exist_ok=True)
     for case in cases(quick):
         print(f"  plan: {case.network} {dict(case.size)}", file=sys.stderr, flush=True)
         rows.append(measure(case))
-    environment = {
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "cpu": cpu,
-        "load_before": before,
-        "load_after": os.getloadavg()[0],
-    }
-    result = {"quick": quick, "rows": rows, "environment": environment}
-    out.mkdir(parents=True, exist_ok=True)
-    write_text(out / "plans.json", json.dumps(result, indent=1) + "\n")
-    write_text(out / "plans.txt", text(result))
+        environment = {
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+            "cpu": cpu,
+            "load_before": before,
+            "load_after": os.getloadavg()[0],
+        }
+        result = {"quick": quick, "rows": rows, "environment": environment}
+        write_text(out / "plans.json", json.dumps(result, indent=1) + "\n")
+        write_text(out / "plans.txt", text(result))
     print(f"\n{text(result)}")
 
 
