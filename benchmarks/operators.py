@@ -6,12 +6,16 @@
     python -m benchmarks.operators kernels
     python -m benchmarks.operators denormals
     python -m benchmarks.operators inputs
+    python -m benchmarks.operators layers
+    python -m benchmarks.operators residual
 
 ``cutting``: ways to cut the weights of a linear layer and to put their gradient back. ``widths``:
 convolutions at widths that a draw leaves. ``formats``: the same in both memory formats.
 ``kernels``: convolutions of many shapes, with the capacity of oneDNN's cache set at different
 times. ``denormals``: Adam while gradients stay zero. ``inputs``: leaving closed inputs out, or
-zeroing them. Rows are interleaved: the median over rounds.
+zeroing them. ``layers``: convolution, BatchNorm and ReLU of a ResNet-20 at widths that a draw
+leaves. ``residual``: steps of that network, dense, gated, and of plain networks that were cut
+beforehand. Rows are interleaved: the median over rounds.
 """
 
 from __future__ import annotations
@@ -21,6 +25,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -217,14 +222,71 @@ def inputs() -> None:
     _tell({"left out": left_out, "zeroed": zeroed})
 
 
-def _tell(rows: dict[str, Callable[[], object]], steps: int = 60) -> None:
-    for name, found in microseconds(rows, steps=steps).items():
+def layers() -> None:
+    """3 x 3 convolution, BatchNorm and ReLU of 128 images, channels last: two passes, one back."""
+    for side, sizes in ((32, (8, 11, 14, 15, 16)), (16, (16, 17, 21, 31, 32)), (8, (48, 49, 64))):
+        rows: dict[str, Callable[[], object]] = {}
+        for width in sizes:
+            layer = torch.nn.Sequential(
+                torch.nn.Conv2d(width, width, 3, padding=1, bias=False),
+                torch.nn.BatchNorm2d(width),
+                torch.nn.ReLU(),
+            )
+            x = torch.rand(128, width, side, side).contiguous(memory_format=torch.channels_last)
+            rows[f"{width} of {side} x {side}"] = lambda x=x, f=layer: _two_passes(f, x)
+        _tell(rows, steps=2)
+
+
+def _two_passes(layer: torch.nn.Module, x: Tensor) -> None:
+    with torch.no_grad():
+        layer(x)
+    layer(x.requires_grad_()).sum().backward()
+
+
+def residual() -> None:
+    """A ResNet-20 and 128 images: what two passes and one backward pass of stock operators take."""
+    from l0arm.lab.bench import networks, steps  # not above: l0arm sets the capacity for kernels
+
+    network = steps.resnet20()
+    gated = network.gate(network.ours(), method="l0-disarm", lam=steps.LAM)
+    step, (x, y) = steps.gated_step(gated, network), network.our_batches[0]
+    rows = {
+        "plain dense": steps.dense(network.plain(), network.optimizer, network.batches).step,
+        "channels-last, fused": steps.dense(
+            network.ours(), partial(network.optimizer, fused=True), network.our_batches
+        ).step,
+    }
+    for width in (16, 11):
+        model = networks.PlainResNet20(width).to(memory_format=torch.channels_last)
+        optimizer = torch.optim.Adam(model.parameters(), lr=steps.LR, fused=True)
+
+        def cut(model: torch.nn.Module = model, optimizer: Any = optimizer) -> None:
+            optimizer.zero_grad()
+            with torch.no_grad():
+                F.cross_entropy(model(x), y)
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+
+        rows[f"of width {width}, two passes"] = cut
+    for name, state in network.states.items():
+        networks.set_gates(gated, state)
+        phi = gated.phi.detach().clone()
+
+        def at(phi: Tensor = phi) -> None:
+            gated.phi.data.copy_(phi)
+            step()
+
+        rows[f"gated, {name}"] = at
+    _tell(rows, steps=1, rounds=5)
+
+
+def _tell(rows: dict[str, Callable[[], object]], steps: int = 60, rounds: int = 7) -> None:
+    for name, found in microseconds(rows, rounds, steps).items():
         print(f"{name:42} {found:8.1f} us")
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    modes = {"cutting": cutting, "widths": widths, "formats": formats, "kernels": kernels}
-    modes |= {"denormals": denormals, "inputs": inputs}
-    modes[sys.argv[1]](*sys.argv[2:])
+    modes = (cutting, widths, formats, kernels, denormals, inputs, layers, residual)
+    {mode.__name__: mode for mode in modes}[sys.argv[1]](*sys.argv[2:])

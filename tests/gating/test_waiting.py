@@ -1,4 +1,4 @@
-"""How often a step would wait for a GPU: calls that bring values to the host, counted on a CPU."""
+"""How often a step would wait for a GPU: calls that bring values to the host, counted here."""
 
 from collections import Counter
 from typing import Any
