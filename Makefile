@@ -74,7 +74,7 @@ test-attack: $(STAMP)
 # The environments have interpreters of their own, python3.11 to python3.13 on the PATH.
 test-versions:
 	@echo "Testing the oldest and the newest versions"
-	@$(PYTHON) scripts/versions.py --index "$(TORCH_INDEX)" $(VERSIONS)
+	@$(PYTHON) scripts/versions.py --index "$(TORCH_INDEX)" --jobs $(JOBS) $(VERSIONS)
 
 check: $(STAMP)
 	@echo "Checking style and types"

@@ -54,6 +54,23 @@ def test_the_matrix_has_every_environment_with_its_python() -> None:
     assert listed == {name: each.python for name, each in ENVIRONMENTS.items()}
 
 
+def test_pre_commit_runs_what_make_check_runs() -> None:
+    (repo,) = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
+    recipe = MAKEFILE.split("\ncheck: ")[1].split("\n\n")[0]
+    checks = re.findall(r"^\t@\$\(BIN\)/(.+)$", recipe, re.M)
+    assert [hook["entry"] for hook in repo["hooks"]] == [f".venv/bin/{line}" for line in checks]
+    assert not any(hook["pass_filenames"] for hook in repo["hooks"])
+
+
+def test_forms_for_issues_can_be_read() -> None:
+    forms = {path.stem: path for path in (ROOT / ".github/ISSUE_TEMPLATE").glob("*.yml")}
+    assert set(forms) == {"bug", "request", "config"}
+    for name in ("bug", "request"):
+        form = yaml.safe_load(forms[name].read_text())
+        assert {"name", "description", "body"} <= set(form)
+        assert all(each.get("id") or each["type"] == "markdown" for each in form["body"])
+
+
 def test_the_oldest_environment_is_the_minimum_of_the_metadata() -> None:
     oldest = ENVIRONMENTS["oldest"]
     assert f"torch>={oldest.torch.removesuffix('.0')}" in PROJECT["dependencies"]
@@ -74,8 +91,8 @@ def test_the_page_of_versions_has_the_bounds_of_the_metadata() -> None:
     python, torch = ENVIRONMENTS["oldest"].python, ENVIRONMENTS["oldest"].torch.removesuffix(".0")
     first = f"Python {python} or newer, torch {torch} or newer and numpy {bounds['numpy']} or newer"
     assert first in page
-    (export,) = [each for each in PROJECT["optional-dependencies"]["export"] if "torch>" in each]
-    assert f"`export` needs torch {export.removeprefix('torch>=')} or newer" in page
+    extras = [each for extra in PROJECT["optional-dependencies"].values() for each in extra]
+    assert not [each for each in extras if each.startswith(("torch>", "torch="))]  # one bound
 
 
 def test_the_page_of_versions_names_every_environment() -> None:

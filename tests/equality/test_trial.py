@@ -10,7 +10,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 from tests.equality.test_certificate import ChannelAttention
-from tests.helpers.places import needs_places
 from tests.helpers.planned_networks import planned_network
 from torch import Tensor, nn
 
@@ -171,7 +170,6 @@ def test_zeros_of_a_fresh_network_hide_nothing(x: Tensor) -> None:
 
 
 @pytest.mark.parametrize("size", [8, 16, 24])
-@needs_places
 def test_a_saturated_softmax_hides_nothing(size: int) -> None:
     """On a large image every channel attends to itself alone, however they are split."""
     x = torch.randn(2, 3, size, size)

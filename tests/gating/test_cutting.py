@@ -8,7 +8,6 @@ from torch import Tensor, nn
 
 import l0arm
 from l0arm.gating.cutting import copy_model
-from l0arm.planning.capture import PlanError
 
 
 class Keeps(nn.Module):
@@ -52,11 +51,6 @@ def test_shared_objects_are_not_copied() -> None:
     assert copy_model(model, {id(config): config}).config is config
 
 
-@pytest.mark.xfail(
-    torch.__version__.startswith("2.6."),
-    raises=PlanError,
-    reason="its torch.export refuses tensors that are kept as attributes (docs/versions.md)",
-)
 @pytest.mark.parametrize("method", ["l0-arm", "l0-disarm", "l0-hc"])
 def test_a_model_that_keeps_an_activation_goes_the_whole_way(method: str) -> None:
     model, x = Keeps(), torch.randn(3, 4)

@@ -7,7 +7,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 from tests.helpers.cut_networks import check_cut, described, doubled
-from tests.helpers.places import needs_places
 from torch import Tensor, nn
 
 from l0arm import Plan, PlanError, certificate, expand, load, plan, save, shrink, sparsify
@@ -71,7 +70,6 @@ def standardised(kind: type[Standardised]) -> nn.Module:
 
 
 @pytest.mark.parametrize("kind", [Standardised, ByHand, ThirdKind])
-@needs_places
 def test_units_that_a_standardised_weight_reads_are_cut_where_they_are_zeros(
     kind: type[Standardised],
 ) -> None:
@@ -85,7 +83,6 @@ def test_units_that_a_standardised_weight_reads_are_cut_where_they_are_zeros(
     assert Plan.from_json(found.to_json()) == found
 
 
-@needs_places
 def test_units_that_are_no_zeros_when_closed_stay_and_say_why() -> None:
     model = nn.Sequential(nn.Conv2d(3, 6, 1), nn.Sigmoid(), Standardised(6, 4), nn.Conv2d(4, 2, 5))
     found = plan(model, torch.randn(2, 3, 5, 5), stream=True)
@@ -94,7 +91,6 @@ def test_units_that_are_no_zeros_when_closed_stay_and_say_why() -> None:
     assert reason.startswith("'2' mixes the units, and dropping its units gives other values than")
 
 
-@needs_places
 def test_a_small_network_with_standardised_weights_trains_and_is_saved(tmp_path: Path) -> None:
     torch.manual_seed(0)
     model, (x,) = doubled(standardised(Standardised), torch.randn(2, 3, 5, 5))
@@ -138,7 +134,6 @@ class Efficient(nn.Module):
         return self.out(self.last((x * factors.view(len(x), -1, 1, 1)).mean((2, 3))).relu())
 
 
-@needs_places
 def test_channels_that_a_convolution_runs_along_are_cut_where_they_are_zeros() -> None:
     """Each keeps its neighbours: the convolution goes on running over all of them."""
     torch.manual_seed(0)
@@ -167,7 +162,6 @@ class NormFree(nn.Module):
         return x + 2 * self.gain * y * factors.expand_as(y)
 
 
-@needs_places
 def test_a_residual_network_without_norms_is_cut() -> None:
     torch.manual_seed(0)
     layers = [Standardised(3, 6), NormFree(6), NormFree(6), nn.SiLU(), nn.AdaptiveAvgPool2d(1)]

@@ -9,7 +9,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 from tests.helpers.cut_networks import check_cut, cut, described, doubled
-from tests.helpers.places import needs_places
 from torch import Tensor, nn
 
 from l0arm import Gated, load, plan, save, sparsify
@@ -194,7 +193,6 @@ def gated_vision() -> tuple[Gated, Tensor]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@needs_places
 def test_heads_are_cut(kind: type[nn.Module]) -> None:
     torch.manual_seed(0)
     found = check_cut(*doubled(Block(kind), torch.randn(2, 4, 5)))
@@ -228,7 +226,6 @@ def test_a_small_network_can_be_copied_saved_and_exported(tmp_path: Path) -> Non
         assert torch.allclose(other(x), want, rtol=1e-12, atol=0)
 
 
-@needs_places
 def test_a_small_network_can_be_gated_again_and_its_copies_too(tmp_path: Path) -> None:
     """Its forward is wrapped already. A second cut scales what the first one left."""
     gated, x = gated_vision()
@@ -249,7 +246,6 @@ def test_a_small_network_can_be_gated_again_and_its_copies_too(tmp_path: Path) -
     assert torch.equal(small(x), want)  # copies share nothing with it
 
 
-@needs_places
 def test_a_forward_that_takes_another_way_is_refused() -> None:
     """The sizes of a way that was not seen are unknown."""
 
@@ -279,7 +275,6 @@ def test_sizes_that_are_never_reached_are_named() -> None:
         module(torch.ones(2))
 
 
-@needs_places
 def test_release_gives_the_forward_back() -> None:
     gated, x = gated_vision()
     attention = gated.model.get_submodule("attention")

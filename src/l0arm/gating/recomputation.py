@@ -27,6 +27,7 @@ class Pass:
     draw: Draw
     thread: Identity
     first: int
+    graph: bool  # whether gradients were recorded when it began
     last: int | None = None
 
 
@@ -48,11 +49,14 @@ class Passes:
         for thread, (_, known) in tuple(self._outer.items()) if self._outer else ():
             if known.thread is this:  # that backward was interrupted
                 del self._outer[thread]
-        started = Pass(draw.without_writing(), this, _get_sequence_nr())
+        started = Pass(draw.without_writing(), this, _get_sequence_nr(), torch.is_grad_enabled())
         if len(self._passes) == REMEMBERED:
-            oldest = self._passes[0]
+            # A checkpoint of torch 2.10 numbers a node of its own also without gradients.
+            useless = (each for each in self._passes if each.last is not None and not each.graph)
+            oldest = next(useless, self._passes[0])
             last = max(self._forgotten.get(oldest.thread, -1), oldest.last or 0)
             self._forgotten[oldest.thread] = last
+            self._passes.remove(oldest)
         self._passes.append(started)
         return started
 

@@ -126,7 +126,8 @@ def capture(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
         try:
             with (
                 _silence(),
-                _noting_places(),
+                fx_traceback.preserve_node_meta(),
+                _Places(),
                 _without_loops(model),
             ):  # torch loads the tracer itself on the first call, not at import
                 exported = torch.export.export(model, tuple(args), dict(kwargs), strict=False)
@@ -175,16 +176,6 @@ class _Places(TorchFunctionMode):
         note = {} if caller is None else {PLACE: Call(place, tuple(sizes or ()))}
         with fx_traceback.annotate(note):
             return func(*args, **(kwargs or {}))
-
-
-@contextmanager
-def _noting_places() -> Iterator[None]:
-    """Without effect before torch 2.9, which cannot annotate a graph: sizes then stay unknown."""
-    if not hasattr(fx_traceback, "annotate"):
-        yield
-        return
-    with fx_traceback.preserve_node_meta(), _Places():
-        yield
 
 
 @contextmanager
