@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -66,9 +67,10 @@ class Shrinking:
         self._working: Working | None = None
         self._state: State = {}  # of the optimizer, for the parameters of the whole network
         self._current = True  # whether the whole network has what was learned
-        before_saving, after_loading = _Hook(self, "_before_saving"), _Hook(self, "_after_loading")
+        before_saving = _Hook(lambda *_: self.write_back())
+        after_loading = _Hook(self._after_loading)
         self._handles = [
-            whole.register_forward_pre_hook(_Hook(self, "_before_forward")),
+            whole.register_forward_pre_hook(_Hook(self._before_forward)),
             whole.register_state_dict_pre_hook(before_saving),  # type: ignore[no-untyped-call]
             whole.register_load_state_dict_post_hook(after_loading),  # type: ignore[no-untyped-call]
             optimizer.register_step_pre_hook(self._before_step),
@@ -163,9 +165,6 @@ class Shrinking:
             )
         self.write_back()
 
-    def _before_saving(self, *_: Any) -> None:
-        self.write_back()
-
     def _after_loading(self, *_: Any) -> None:
         """Something else is in the whole network, or in its optimizer: cut it anew."""
         self._train_whole()
@@ -183,12 +182,12 @@ class Shrinking:
 class _Hook:
     """A hook of the whole network. In copies and pickles of the network it does nothing."""
 
-    def __init__(self, shrinking: Shrinking | None = None, method: str = "") -> None:
-        self._shrinking, self._method = shrinking, method
+    def __init__(self, call: Callable[..., object] | None = None) -> None:
+        self._call = call
 
     def __call__(self, *args: Any) -> None:
-        if self._shrinking is not None:
-            getattr(self._shrinking, self._method)(*args)
+        if self._call is not None:
+            self._call(*args)
 
     def __reduce__(self) -> tuple[type[_Hook], tuple[()]]:
         return _Hook, ()
