@@ -95,7 +95,9 @@ def _rows(name: str, epochs: Sequence[dict[str, Any]], plan: Plan) -> list[dict[
     rows = []
     for way in (KEPT, REMOVED):
         ratios = [np.divide(times[way, number], times[DENSE, 0]) for number in numbers]
-        whole = np.trapezoid(ratios, numbers, axis=0) / (numbers[-1] - numbers[0])
+        between = np.diff(numbers)[:, None]  # the trapezoid rule
+        means = (np.array(ratios[1:]) + np.array(ratios[:-1])) / 2
+        whole = (means * between).sum(0) / (numbers[-1] - numbers[0])
         spread = Spread.of(whole.tolist())
         rows.append(
             {

@@ -81,7 +81,8 @@ def text(result: Mapping[str, Any]) -> str:
             )
         )
     head = ("network", "training", "CPU s", "/ dense", "accuracy by seed", "prune rate by seed")
-    title = f"Whole trainings on 2,000 embedded digits, {result['epochs']} epochs"
+    epochs = ", ".join(f"{name} {count} epochs" for name, count in result["epochs"].items())
+    title = f"Whole trainings on 2,000 embedded digits: {epochs}"
     parts = [aligned(title, head, lines)]
     if replays:
         title = "Recorded trainings of 200 epochs, step times at their states of the gates"
