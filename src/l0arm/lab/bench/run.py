@@ -1,7 +1,7 @@
 """The step benchmark: all sections, one process per number of threads, then text and plot.
 
-A process of its own for every number of threads, so that no setting leaks. A full run takes less
-than 25 minutes on two idle cores. Times vary with the machine, ratios much less. Sections that are
+A process of its own for every number of threads, so that no setting leaks. A full run takes about
+half an hour on two idle cores. Times vary with the machine, ratios much less. Sections that are
 not measured stay as they were in the folder.
 """
 

@@ -62,7 +62,7 @@ def bench(
 
     Without a network: steps and inference of the paper's networks, sliced and masked, as ratios to
     dense networks with their spread, and a plot of step time by open fraction. Writes text, JSON
-    and plot to benchmarks/results. A full run takes less than 25 minutes on two idle cores. Rows
+    and plot to benchmarks/results. A full run takes about half an hour on two idle cores. Rows
     that are slower than the figures in the folder, beyond their spread, are named. With --only, the
     other figures stay. Quick runs go to benchmarks/results/quick. growth: time and memory by gates,
     width and depth. whole: trainings from start to end. plan: time and memory of plans.
