@@ -73,6 +73,7 @@ def test_an_interrupt_at_any_line_of_a_loss_leaves_everything_as_it_was(
     assert interrupt_everywhere(step(gated), Untouched(gated, X).check) > 300
 
 
+@pytest.mark.usefixtures("alone")
 def test_an_interrupt_while_the_hooks_are_off_puts_them_back() -> None:
     """Under a draw that changes nothing, the model is called without hooks."""
     gated = gate()

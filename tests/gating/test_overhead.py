@@ -16,6 +16,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from l0arm import Gated, HardSigmoid, sparsify
 from l0arm.models import MLP, WideResNet
 
+pytestmark = pytest.mark.usefixtures("alone")
+
 X, Y = torch.rand(5, 20), torch.randint(3, (5,))
 
 

@@ -12,7 +12,6 @@ from tests.helpers import attentions
 from tests.helpers.attentions import Net, OfTorch, Rotary
 from tests.helpers.closing import with_zeros
 from tests.helpers.cut_networks import check_cut, close, described, doubled
-from tests.helpers.places import needs_places
 from torch import Tensor, nn
 
 from l0arm import Plan, compact, expand, load, plan, save, sparsify
@@ -58,7 +57,6 @@ def dims(found: Plan) -> dict[str, str]:
     }
 
 
-@needs_places
 @pytest.mark.parametrize("name", NETWORKS)
 def test_positions_are_cut_beside_heads(name: str) -> None:
     """check_cut: outputs and gradients in eval and train mode, under three masks, in float64."""
@@ -70,7 +68,6 @@ def test_positions_are_cut_beside_heads(name: str) -> None:
     check_cut(model, inputs, found)
 
 
-@needs_places
 @pytest.mark.parametrize("name", ["inferred", "divided", "fused", "rotary", "of torch"])
 def test_positions_go_alone(name: str) -> None:
     """Not only with as many heads: what counts one would hide in the other."""
@@ -89,7 +86,6 @@ def test_positions_go_alone(name: str) -> None:
         torch.testing.assert_close(small.eval()(*inputs), want, rtol=1e-12, atol=1e-12)
 
 
-@needs_places
 @pytest.mark.parametrize("name", ["sized", "decoder", "rotary", "of torch"])
 def test_positions_heads_stream_and_depth_go_together(name: str) -> None:
     model, inputs = made(name)
@@ -100,7 +96,6 @@ def test_positions_heads_stream_and_depth_go_together(name: str) -> None:
     check_cut(model, inputs, found)
 
 
-@needs_places
 @pytest.mark.parametrize("name", ["inferred", "fused", "rotary"])
 def test_small_networks_are_saved_loaded_and_copied(name: str, tmp_path: Path) -> None:
     model, inputs = made(name)
@@ -118,7 +113,6 @@ def test_small_networks_are_saved_loaded_and_copied(name: str, tmp_path: Path) -
     torch.testing.assert_close(expand(small, gated).eval()(*inputs), want, rtol=1e-12, atol=0)
 
 
-@needs_places
 @pytest.mark.parametrize("name", ["inferred", "divided", "decoder", "rotary"])
 def test_shrinking_twice_scales_by_the_full_width(name: str) -> None:
     """Positions go, then heads, then positions again."""
@@ -141,7 +135,6 @@ def test_shrinking_twice_scales_by_the_full_width(name: str) -> None:
             torch.testing.assert_close(network.eval()(*inputs), want, rtol=1e-12, atol=1e-12)
 
 
-@needs_places
 def test_gates_may_be_fractions_unless_one_matrix_makes_queries_and_keys() -> None:
     model, inputs = made("inferred")
     found = plan(model, inputs, head_dims=True)
@@ -157,7 +150,6 @@ def test_gates_may_be_fractions_unless_one_matrix_makes_queries_and_keys() -> No
         sparsify(model, found, "l0-hc", lam=1e-3)
 
 
-@needs_places
 def test_the_reason_names_what_mixes_queries() -> None:
     model, inputs = made("normed")
     found = plan(model, inputs, head_dims=True)
@@ -187,7 +179,6 @@ class SizedAndCounted(attentions.Sized):
         return (q @ k.mT * q.shape[-1]).softmax(-1) @ v
 
 
-@needs_places
 def test_values_go_alone_if_all_three_cannot_go_as_one() -> None:
     torch.manual_seed(0)
     model, inputs = doubled(Net(SizedAndCounted()), torch.randn(2, 4, 5))
@@ -197,7 +188,6 @@ def test_values_go_alone_if_all_three_cannot_go_as_one() -> None:
     check_cut(model, inputs, found)
 
 
-@needs_places
 def test_what_the_values_refute_is_refused() -> None:
     torch.manual_seed(0)
     model, inputs = doubled(Net(Counted()), torch.randn(2, 4, 5))
@@ -208,7 +198,6 @@ def test_what_the_values_refute_is_refused() -> None:
     check_cut(model, inputs, found)
 
 
-@needs_places
 def test_values_that_mix_stay() -> None:
     torch.manual_seed(0)
     model, inputs = doubled(Net(Mixed()), torch.randn(2, 4, 5))
@@ -217,7 +206,6 @@ def test_values_that_mix_stay() -> None:
     assert "softmax" in next(e.reason for e in found.skipped if e.layer == "attention.v")
 
 
-@needs_places
 def test_patterns_choose_positions_too() -> None:
     model, inputs = made("inferred")
     assert dims(plan(model, inputs, head_dims=True, include="attention.v")) == {"v": "4 as is"}
@@ -244,7 +232,6 @@ class Single(nn.Module):
         return self.out(scores.softmax(-1) @ self.v(x))
 
 
-@needs_places
 def test_one_head() -> None:
     torch.manual_seed(0)
     model, inputs = doubled(Single(), torch.randn(2, 4, 5))
@@ -252,7 +239,6 @@ def test_one_head() -> None:
     assert described(found) == {"v": "6 as is", "q#dims": "4 as is"}
 
 
-@needs_places
 def test_a_forward_that_takes_another_way_is_refused() -> None:
     """The place of the product must be reached, or its scale would be another."""
     model, inputs = made("explicit")

@@ -10,7 +10,6 @@ import pytest
 import torch
 from tests.helpers import tiny_transformers
 from tests.helpers.closing import with_zeros
-from tests.helpers.places import needs_places
 from torch import Tensor, nn
 
 from l0arm import SavedError, certificate, compact, load, plan, save, sparsify
@@ -52,7 +51,6 @@ def difference(one: Tensor, other: Tensor) -> float:
     return float((one - other).abs().max() / other.abs().max())
 
 
-@needs_places
 @pytest.mark.parametrize("name", named)
 @pytest.mark.parametrize("everything", [False, True])
 def test_positions_go_with_heads_neurons_stream_and_depth(
@@ -107,7 +105,6 @@ def closed_alike(name: str) -> tuple[Any, dict[str, Tensor]]:
     return gated, kwargs
 
 
-@needs_places
 @pytest.mark.slow
 def test_a_t5_with_narrower_heads_is_a_plain_t5(tmp_path: Path) -> None:
     """It does not scale its scores: ``d_kv`` says everything."""
@@ -120,7 +117,6 @@ def test_a_t5_with_narrower_heads_is_a_plain_t5(tmp_path: Path) -> None:
         assert torch.equal(plain(**kwargs).logits, loaded.eval()(**kwargs).logits)
 
 
-@needs_places
 def test_a_llama_with_narrower_heads_is_none() -> None:
     """A plain one would scale its scores by the new width."""
     gated, kwargs = closed_alike("llama")

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.helpers.places import needs_places
 
 from l0arm.planning import Plan
 
@@ -122,7 +121,6 @@ def test_help_says_that_code_is_run(cli: Cli) -> None:
     assert "it runs that code: name only code that you trust" in text
 
 
-@needs_places
 def test_positions_within_heads_are_planned_on_request(cli: Cli) -> None:
     plain, more = (
         json.loads(cli(f"plan mynets:attention --input 1,4,8 --json {flag}").out)["groups"]
