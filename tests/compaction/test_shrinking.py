@@ -13,7 +13,7 @@ from tests.helpers.workers import shrinking_under_ddp
 from torch import Tensor
 from torch.optim.swa_utils import AveragedModel
 
-from l0arm import Course, Gated, sparsify
+from l0arm import Course, Gated, expected_l0, sparsify
 from l0arm.compaction.shrinking import Shrinking
 from l0arm.models import MLP
 
@@ -155,12 +155,64 @@ def test_steps_of_the_whole_network_are_refused_meanwhile() -> None:
     shrinking.begin()
     with pytest.raises(RuntimeError, match="a smaller network is trained in the place of this"):
         gated.loss(lambda: F.cross_entropy(gated(x), y))
-    with pytest.raises(RuntimeError, match="its phi has no gradient; compute the loss"):
+    with pytest.raises(RuntimeError, match="has no gradient; compute the loss of each step"):
         optimizer.step()
     assert shrinking.end() is gated
     before = gated.phi.detach().clone()
     steps(gated, optimizer, x, y, 1)
     assert not torch.equal(before, gated.phi)
+
+
+def test_a_state_that_is_loaded_within_an_epoch_trains_on() -> None:
+    gated, x, y = undecided()
+    optimizer = torch.optim.Adam(gated.parameter_groups(lr=0.1))
+    course = Course(gated, optimizer, 3, shrink=True)
+    course.begin(0)
+    net = course.gated
+    assert net is not gated
+    steps(net, optimizer, x, y, 2)
+    gated.load_state_dict(copy.deepcopy(gated.state_dict()))
+    assert course.gated is gated
+    before = gated.phi.detach().clone()
+    steps(course.gated, optimizer, x, y, 2)
+    assert not torch.equal(before, gated.phi)
+    optimizer.zero_grad()
+    net.loss(lambda: F.cross_entropy(net(x), y)).backward()  # the network of before
+    with pytest.raises(RuntimeError, match="which changes when an epoch begins and when a state"):
+        optimizer.step()
+    course.begin(1)
+    assert course.gated is not gated
+    steps(course.gated, optimizer, x, y, 1)
+
+
+def test_what_reads_the_gates_of_the_whole_network_brings_it_up_to_date() -> None:
+    gated, x, y = undecided()
+    optimizer = torch.optim.Adam(gated.parameter_groups(lr=0.01))
+    course = Course(gated, optimizer, 2, shrink=True)
+    course.begin(0)
+    steps(course.gated, optimizer, x, y, 5)
+    small = gated.eval().compact()
+    torch.testing.assert_close(small(x), course.gated.eval()(x))
+    steps(course.gated.train(), optimizer, x, y, 5)
+    assert expected_l0(gated) == expected_l0(course.whole)
+    course.end()
+    assert gated.before_reading is None
+
+
+def test_a_step_may_compute_its_loss_in_a_closure() -> None:
+    gated, x, y = undecided()
+    optimizer = torch.optim.Adam(gated.parameter_groups(lr=0.1))
+    net = Shrinking(gated, optimizer).begin()
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        loss = net.loss(lambda: F.cross_entropy(net(x), y)).total
+        loss.backward()
+        return loss.detach()
+
+    before = net.phi.detach().clone()
+    optimizer.step(closure)
+    assert not torch.equal(before, net.phi)
 
 
 def test_averages_and_copies_of_the_whole_network_go_on() -> None:

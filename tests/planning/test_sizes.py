@@ -226,6 +226,25 @@ def test_a_small_network_can_be_copied_saved_and_exported(tmp_path: Path) -> Non
         assert torch.allclose(other(x), want, rtol=1e-12, atol=0)
 
 
+def test_an_export_for_any_batch_scales_sizes_that_are_not_known_yet() -> None:
+    gated, x = gated_vision()
+    small = cut(gated, torch.tensor([1.0, 0.0, 1.0])).eval()
+    batches = {0: torch.export.Dim("batch")}
+    exported = torch.export.export(small, (x,), dynamic_shapes=(batches,)).module()
+    for n in (2, 3, 7):
+        y = torch.randn(n, *x.shape[1:], dtype=x.dtype)
+        assert torch.allclose(exported(y), small(y), rtol=1e-12, atol=1e-15)
+
+
+@pytest.mark.filterwarnings("ignore:.*jit.trace.*:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
+def test_tracing_is_refused_because_it_turns_sizes_into_tensors() -> None:
+    gated, x = gated_vision()
+    small = cut(gated, torch.tensor([1.0, 0.0, 1.0])).eval()
+    with pytest.raises(RuntimeError, match=r"torch.jit.trace turns sizes .* use torch.export"):
+        torch.jit.trace(small, (x,))
+
+
 def test_a_small_network_can_be_gated_again_and_its_copies_too(tmp_path: Path) -> None:
     """Its forward is wrapped already. A second cut scales what the first one left."""
     gated, x = gated_vision()

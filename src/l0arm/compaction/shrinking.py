@@ -67,6 +67,8 @@ class Shrinking:
         self._working: Working | None = None
         self._state: State = {}  # of the optimizer, for the parameters of the whole network
         self._current = True  # whether the whole network has what was learned
+        self._replaced = False  # whether a smaller network ever took the steps
+        whole.before_reading = _Hook(lambda: self.write_back())
         before_saving = _Hook(lambda *_: self.write_back())
         after_loading = _Hook(self._after_loading)
         self._handles = [
@@ -106,6 +108,7 @@ class Shrinking:
         working, state = Working(self.whole, self.kept), dict[Tensor, Any]()
         working.take(self.optimizer.state, state)
         self._state, self._working = self._exchange(working, state), working
+        self._replaced = True
         return self.gated
 
     def write_back(self) -> Gated:
@@ -121,6 +124,7 @@ class Shrinking:
         self._train_whole()
         for handle in self._handles:
             handle.remove()
+        self.whole.before_reading = None
         return self.whole
 
     def _exchange(self, working: Working, state: State, *, back: bool = False) -> State:
@@ -144,13 +148,16 @@ class Shrinking:
         """Give the optimizer the whole network again."""
         if self._working is not None:
             self._exchange(self._working, self._state, back=True)
+            self.whole.penalty_weight = self._working.gated.penalty_weight
         self._working, self._state, self._current = None, {}, True
 
-    def _before_step(self, *_: Any) -> None:
-        if self._working is not None and self.gated.phi.grad is None:
+    def _before_step(self, _: object, args: tuple[Any, ...], options: dict[str, Any]) -> None:
+        closure = any(value is not None for value in (*args[1:], *options.values()))
+        if self._replaced and not closure and self.gated.phi.grad is None:
             raise RuntimeError(
-                "the optimizer trains a smaller network, and its phi has no gradient; compute the "
-                "loss of each step from the network that takes the steps: "
+                "phi of the network that the optimizer trains now has no gradient; compute the "
+                "loss of each step from the network that takes the steps, which changes when an "
+                "epoch begins and when a state is loaded: "
                 "course.gated.loss(lambda: criterion(course.gated(x), y))"
             )
 

@@ -85,6 +85,7 @@ class Gated(Exclusive):
         self.estimator = copy.deepcopy(method.estimator)  # its state belongs to this model
         self.estimator_state = self.estimator.state
         self.model = model
+        self.before_reading: Callable[[], object] | None = None  # brings phi and weights up to date
         self.budget: Constraint | None = None  # a limit on the expected cost, instead of lambda
         self._budgeted: tuple[int, Tensor] | None = None  # phi at the budget's last update
         self.noise = Noise()
@@ -119,6 +120,8 @@ class Gated(Exclusive):
     @property
     def gates(self) -> Gates:
         """All gates at the present phi, with their graph."""
+        if self.before_reading is not None:
+            self.before_reading()
         # Straight from the dictionaries of the module: a step asks often, and `self.phi` is slow.
         family = self.method.gate.within(cast(Tensor, self._buffers["group_of"]))
         return family(cast(Tensor, self._parameters["phi"]))

@@ -54,6 +54,7 @@ NOTED = COMBINING | ROUTING | MIXING | MULTIPLYING  # their place in the code ma
 SPREAD = (Tensor.view, Tensor.reshape, Tensor.expand)  # these take view(2, 3) for view((2, 3))
 FILLED = (Tensor.view, Tensor.reshape, torch.reshape)  # the sizes must account for all elements
 KEYWORDS = ("shape", "size", "sizes", "split_size", "split_size_or_sections", "split_sizes")
+NUMBER = (int, torch.SymInt)  # torch.export has sizes that are not known yet
 TORCH = str(Path(torch.__file__).parent / "_")[:-1]
 CALL = nn.Module._call_impl.__code__
 
@@ -337,10 +338,15 @@ def sizes_of(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> lis
         given = args[SIZED[func] :] if func in SPREAD else args[SIZED[func]]
         if func in SPREAD and len(given) == 1 and isinstance(given[0], tuple | list):
             given = given[0]
-    given = [given] if isinstance(given, int) else given
-    if not isinstance(given, tuple | list) or not all(isinstance(n, int) for n in given):
+    given = [given] if isinstance(given, NUMBER) else given
+    if not isinstance(given, tuple | list):
         return None
-    return list(given)
+    if torch._C._get_tracing_state() is not None and any(isinstance(n, Tensor) for n in given):
+        raise RuntimeError(
+            "torch.jit.trace turns sizes into tensors, and this forward has sizes that are scaled "
+            "to the units that are left; use torch.export, or l0arm.export.export_program"
+        )
+    return list(given) if all(isinstance(n, NUMBER) for n in given) else None
 
 
 def slices_in(index: Any) -> list[slice]:
@@ -367,10 +373,10 @@ def _scaled(
         return (args[0], _with_ends(args[1], sizes)), kwargs
     key = next((key for key in KEYWORDS if key in kwargs), None)
     if key is not None:
-        whole = isinstance(kwargs[key], int)
+        whole = isinstance(kwargs[key], NUMBER)
         return args, {**kwargs, key: sizes[0] if whole else sizes}
     at = SIZED[func]
-    whole = func not in SPREAD and isinstance(args[at], int)
+    whole = func not in SPREAD and isinstance(args[at], NUMBER)
     rest = () if func in SPREAD else args[at + 1 :]
     return (*args[:at], sizes[0] if whole else sizes, *rest), kwargs
 

@@ -84,7 +84,7 @@ class Course:
                 f"({', '.join(stage.name for stage in stages)}), which are shares of the epochs; "
                 "pass the number of epochs (max_epochs, num_train_epochs)"
             )
-        self.gated, self.optimizer, self.validate = gated, optimizer, validate
+        self._gated, self.optimizer, self.validate = gated, optimizer, validate
         self.timetable = Timetable(stages, 1 if epochs is None else epochs)
         self.endless = epochs is None
         self.stage: int | None = None  # the last one entered; unknown before the first epoch
@@ -114,11 +114,25 @@ class Course:
             entered = epoch > self.timetable.starts[moment.number]
             self.stage = moment.number if entered else moment.number - 1
         if self._shrinking is not None:
-            self.gated = self._shrinking.begin(decide=epoch == math.floor(epoch))
+            self._shrinking.begin(decide=epoch == math.floor(epoch))
         while self.stage < moment.number:
             self._enter(self.stage + 1)
         self._factors = [moment.anneal * rate for rate in self._rates_of(moment.stage)]
         self.gated.penalty_weight = moment.penalty
+
+    @property
+    def gated(self) -> Gated:
+        """The network that takes the steps. Set it after ``shrink``."""
+        return self._gated if self._shrinking is None else self._shrinking.gated
+
+    @gated.setter
+    def gated(self, gated: Gated) -> None:
+        if self._shrinking is not None:
+            raise AttributeError(
+                "this course has shrink=True and chooses its network itself; make another Course "
+                "for another network"
+            )
+        self._gated = gated
 
     @property
     def whole(self) -> Gated:
@@ -146,7 +160,7 @@ class Course:
             hook.remove()
         self._restore()
         if self._shrinking is not None:
-            self.gated = self._shrinking.end()
+            self._gated, self._shrinking = self._shrinking.end(), None
 
     def _replace_earlier(self) -> None:
         """End an earlier course of the optimizer: two would both multiply its rates."""

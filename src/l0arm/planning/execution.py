@@ -70,7 +70,29 @@ def choose_execution(
         for group, entry in zip(groups, candidates, strict=True)
     ]
     with noting_scaled():  # some candidates may not be reached
-        return _with_needed_sizes(trial, _right(trial, groups, candidates, first, hidden))
+        found = _right(trial, groups, candidates, first, hidden)
+        return _with_needed_sizes(trial, _without_chance_patches(trial, found))
+
+
+def _without_chance_patches(trial: Trial, chosen: Sequence[Choice]) -> list[Choice]:
+    """Without attributes that have the value of a size by chance: values are right without them.
+
+    A window of attention may be as wide as all heads together. In a set of patches that works, its
+    own patch shows on long inputs only. Attributes that count units by their name stay.
+    """
+    several = [choice.group.patches for choice in chosen if len(choice.group.patches) > 1]
+    doubtful = [p for patches in several for p in patches if p.attribute not in COUNTERS]
+    current = list(chosen)
+    for name in _names(sorted(doubtful, key=is_likely)):
+        fewer = [_without(choice, name) for choice in current]
+        current = _exchanged(trial, current, fewer)
+    return current
+
+
+def _without(choice: Choice, attribute: str) -> Choice:
+    """The choice without the patches of an attribute, unless it has no others."""
+    kept = tuple(p for p in choice.group.patches if p.attribute != attribute)
+    return replace(choice, group=replace(choice.group, patches=kept)) if kept else choice
 
 
 def _with_needed_sizes(trial: Trial, chosen: Sequence[Choice]) -> list[Choice]:
