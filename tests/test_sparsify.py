@@ -94,6 +94,13 @@ def test_an_empty_list_of_groups_is_refused(model: MLP) -> None:
         sparsify(model, [], lam=0.1)
 
 
+def test_a_plan_without_groups_says_why_there_are_none() -> None:
+    net, x = nn.Linear(4, 2), torch.rand(3, 4)
+    reason = r"the plan has no groups, .*: .*an output of the model keeps its shape"
+    with pytest.raises(ValueError, match=reason):
+        sparsify(net, plan(net, x), "l0-arm", lam=0.0)
+
+
 def test_an_unknown_method_is_answered_with_the_known_ones(model: MLP) -> None:
     with pytest.raises(ValueError, match=r"unknown method 'l0-amr'; there are .*l0-arm, l0-"):
         sparsify(model, method="l0-amr", lam=0.1)

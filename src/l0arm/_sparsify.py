@@ -140,6 +140,9 @@ def _groups(
     elif example is not None:
         example.check_runs(model)
     if isinstance(groups, Plan):
+        if not groups.planned:
+            reasons = "; ".join(f"'{each.layer}': {each.reason}" for each in groups.skipped)
+            raise ValueError(f"the plan has no groups, so nothing would be gated: {reasons}")
         return _applied(model, groups), groups.outputs
     return _own(model) if groups is None else groups, ()
 
