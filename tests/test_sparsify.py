@@ -1,5 +1,6 @@
 """sparsify: what it accepts, and what it says to a wrong use."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -95,10 +96,11 @@ def test_an_empty_list_of_groups_is_refused(model: MLP) -> None:
 
 
 def test_a_plan_without_groups_says_why_there_are_none() -> None:
-    net, x = nn.Linear(4, 2), torch.rand(3, 4)
-    reason = r"the plan has no groups, .*: .*an output of the model keeps its shape"
+    net = nn.Sequential(nn.Linear(4, 5), nn.Linear(5, 2))
+    found = plan(net, torch.rand(3, 4))
+    reason = r"the plan has no groups, .*: '1': an output of the model keeps its shape"
     with pytest.raises(ValueError, match=reason):
-        sparsify(net, plan(net, x), "l0-arm", lam=0.0)
+        sparsify(net, replace(found, planned=()), "l0-arm", lam=0.0)
 
 
 def test_an_unknown_method_is_answered_with_the_known_ones(model: MLP) -> None:
