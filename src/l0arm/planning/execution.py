@@ -82,11 +82,22 @@ def _without_chance_patches(trial: Trial, chosen: Sequence[Choice]) -> list[Choi
     """
     several = [choice.group.patches for choice in chosen if len(choice.group.patches) > 1]
     doubtful = [p for patches in several for p in patches if p.attribute not in COUNTERS]
-    current = list(chosen)
-    for name in _names(sorted(doubtful, key=is_likely)):
-        fewer = [_without(choice, name) for choice in current]
-        current = _exchanged(trial, current, fewer)
-    return current
+    for quick in (True, False):  # at first with fewer comparisons; all of them are the judge
+        current = list(chosen)
+        for name in _names(sorted(doubtful, key=is_likely)):
+            kinds: dict[str, list[int]] = {}
+            for place, choice in enumerate(current):
+                if _without(choice, name) != choice:
+                    kinds.setdefault(_kind(choice.group), []).append(place)
+            for places in kinds.values():  # what one layer needs, all of its kind need
+                fewer = list(current)
+                for place in places:
+                    fewer[place] = _without(current[place], name)
+                if trial.agrees([choice.group for choice in fewer], quick=quick):
+                    current = fewer
+        if current == list(chosen) or trial.agrees([choice.group for choice in current]):
+            return current
+    return list(chosen)
 
 
 def _without(choice: Choice, attribute: str) -> Choice:
