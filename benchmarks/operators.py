@@ -8,6 +8,7 @@
     python -m benchmarks.operators inputs
     python -m benchmarks.operators layers
     python -m benchmarks.operators residual
+    python -m benchmarks.operators floors
 
 ``cutting``: ways to cut the weights of a linear layer and to put their gradient back. ``widths``:
 convolutions at widths that a draw leaves. ``formats``: the same in both memory formats.
@@ -15,7 +16,8 @@ convolutions at widths that a draw leaves. ``formats``: the same in both memory 
 times. ``denormals``: Adam while gradients stay zero. ``inputs``: leaving closed inputs out, or
 zeroing them. ``layers``: convolution, BatchNorm and ReLU of a ResNet-20 at widths that a draw
 leaves. ``residual``: steps of that network, dense, gated, and of plain networks that were cut
-beforehand. Rows are interleaved: the median over rounds.
+beforehand. ``floors``: the same for undecided gates of the MLP and of LeNet-5. Rows are
+interleaved: the median over rounds.
 """
 
 from __future__ import annotations
@@ -253,7 +255,7 @@ def residual() -> None:
     rows = {
         "plain dense": steps.dense(network.plain(), network.optimizer, network.batches).step,
         "channels-last, fused": steps.dense(
-            network.ours(), partial(network.optimizer, fused=True), network.our_batches
+            network.ours(), network.ours_optimizer, network.our_batches
         ).step,
     }
     for width in (16, 11):
@@ -280,6 +282,47 @@ def residual() -> None:
     _tell(rows, steps=1, rounds=5)
 
 
+def floors() -> None:
+    """The MLP and LeNet-5, undecided: what stock operators take for the open part alone."""
+    from l0arm import optim, sparsify  # not above: l0arm sets the capacity for kernels
+    from l0arm.lab.bench import networks, steps
+
+    for network, state, widths in (
+        (steps.mlp(), "p = 0.8/0.5/0.5", (627, 150, 50)),
+        (steps.lenet5(), "p = 0.5", (10, 25, 400, 250)),
+    ):
+        gated = sparsify(network.ours(), method="l0-arm", lam=steps.LAM)
+        networks.set_gates(gated, networks.converged(*widths))
+        small, (x, y) = gated.compact(), network.our_batches[0]
+        networks.set_gates(gated, network.states[state])
+        whole = [p.detach().clone().requires_grad_() for p in network.ours().parameters()]
+        for parameter in whole:
+            parameter.grad = torch.zeros_like(parameter)
+        of_small = optim.Adam(small.parameters(), lr=steps.LR)
+        of_whole = optim.Adam(whole, lr=steps.LR)
+
+        def cut(
+            optimizer: Any = of_small, small: Any = small, x: Tensor = x, y: Tensor = y
+        ) -> None:
+            small.zero_grad()
+            with torch.no_grad():
+                F.cross_entropy(small(x), y)
+            F.cross_entropy(small(x), y).backward()
+            optimizer.step()
+
+        _tell(
+            {
+                f"{network.name}, plain dense": steps.dense(
+                    network.plain(), network.optimizer, network.batches
+                ).step,
+                f"{network.name}, ARM, {state}": steps.gated_step(gated, network),
+                "cut beforehand, two passes": cut,
+                "the same, Adam on all weights": partial(cut, of_whole),
+            },
+            steps=20,
+        )
+
+
 def _tell(rows: dict[str, Callable[[], object]], steps: int = 60, rounds: int = 7) -> None:
     for name, found in microseconds(rows, rounds, steps).items():
         print(f"{name:42} {found:8.1f} us")
@@ -288,5 +331,5 @@ def _tell(rows: dict[str, Callable[[], object]], steps: int = 60, rounds: int = 
 if __name__ == "__main__":
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    modes = (cutting, widths, formats, kernels, denormals, inputs, layers, residual)
+    modes = (cutting, widths, formats, kernels, denormals, inputs, layers, residual, floors)
     {mode.__name__: mode for mode in modes}[sys.argv[1]](*sys.argv[2:])

@@ -43,7 +43,7 @@ LAB_LAYERS = [  # inside the lab, from the bottom
 ]
 LEVEL = {name: level for level, layer in enumerate(LAYERS) for name in layer}
 LAB_LEVEL = {name: level for level, layer in enumerate(LAB_LAYERS) for name in layer}
-BESIDE = {"models": {"gating"}}  # what each of them may import
+BESIDE = {"models": {"gating"}, "optim": set()}  # what each of them may import
 LAZY = {  # Gated offers these verbs as methods
     ("gating/gated.py", "compaction"),
     ("gating/gated.py", "costs"),

@@ -57,6 +57,7 @@ PUBLIC = [
     "methods",
     "metrics",
     "models",
+    "optim",
     "penalties",
     "plan",
     "prune",

@@ -9,6 +9,7 @@ from l0arm import (
     methods,
     metrics,
     models,
+    optim,
     penalties,
 )
 from l0arm._search import SearchResult, search
@@ -101,6 +102,7 @@ __all__ = [
     "methods",
     "metrics",
     "models",
+    "optim",
     "penalties",
     "plan",
     "prune",

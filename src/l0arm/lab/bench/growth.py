@@ -27,6 +27,7 @@ from l0arm.lab.bench import networks, steps
 from l0arm.lab.bench.memory import step_peak, tensor_peak
 from l0arm.lab.bench.report import aligned
 from l0arm.models import MLP
+from l0arm.optim import Adam
 
 Step = Callable[[], object]
 GATES = (100, 1_000, 10_000, 100_000, 1_000_000)
@@ -159,7 +160,7 @@ def _milliseconds(step: Step, repeats: int) -> float:
 
 
 def _dense(model: Callable[[], nn.Module], x: torch.Tensor, y: torch.Tensor) -> Step:
-    return steps.dense(model(), partial(torch.optim.Adam, fused=True), [(x, y)]).step
+    return steps.dense(model(), Adam, [(x, y)]).step
 
 
 def _gated(model: Callable[[], nn.Module], x: torch.Tensor, y: torch.Tensor) -> Step:
@@ -168,8 +169,7 @@ def _gated(model: Callable[[], nn.Module], x: torch.Tensor, y: torch.Tensor) -> 
 
 
 def _dense_of(network: steps.Network) -> Step:
-    optimizer = partial(network.optimizer, fused=True)
-    return steps.dense(network.ours(), optimizer, network.our_batches).step
+    return steps.dense(network.ours(), network.ours_optimizer, network.our_batches).step
 
 
 def _half_open_of(network: steps.Network) -> Step:

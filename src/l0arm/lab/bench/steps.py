@@ -22,6 +22,7 @@ from l0arm.lab.bench import networks
 from l0arm.lab.bench.timing import Contestant, Plan, interleave, ratio
 from l0arm.lab.data import mnist_mini
 from l0arm.models import MLP, LeNet5, WideResNet
+from l0arm.optim import Adam
 
 LR = 1e-8
 PLAIN, OURS = "plain dense", "our dense"
@@ -57,6 +58,7 @@ class Network:
     masked: frozenset[str] = frozenset()  # states with a masked row
     rows: Rows = GATED
     gate: Callable[..., l0arm.Gated] = l0arm.sparsify  # model, method=, execution=, lam= -> gated
+    ours_optimizer: MakeOptimizer = Adam  # of our dense network and of the gated one
     alone: bool = False  # whether to time the compact network, too: what the gates cost beside it
 
 
@@ -72,9 +74,7 @@ def measure(network: Network, plan: Plan) -> Measured:
     """Time all rows of one network, interleaved."""
     contestants = {
         (DENSE, PLAIN): dense(network.plain(), network.optimizer, network.batches),
-        (DENSE, OURS): dense(
-            network.ours(), partial(network.optimizer, fused=True), network.our_batches
-        ),
+        (DENSE, OURS): dense(network.ours(), network.ours_optimizer, network.our_batches),
     }
     flops: dict[Key, float] = {}
     for label, method, execution in network.rows:
@@ -90,7 +90,7 @@ def measure(network: Network, plan: Plan) -> Measured:
                 flops[state, label] = flop_ratio(gated, network, state)
             if network.alone and label == ARM:
                 contestants[state, ALONE] = dense(
-                    gated.compact(), partial(network.optimizer, fused=True), network.our_batches
+                    gated.compact(), network.ours_optimizer, network.our_batches
                 )
     return Measured(interleave(contestants, plan), flops)
 
@@ -111,7 +111,7 @@ def dense(model: nn.Module, optimizer: MakeOptimizer, batches: list[Batch]) -> C
 
 def gated_step(gated: l0arm.Gated, network: Network) -> Callable[[], None]:
     """The same step around ``gated.loss``."""
-    update = partial(network.optimizer, fused=True)(gated.parameter_groups(lr=LR, gate_lr=0.0))
+    update = network.ours_optimizer(gated.parameter_groups(lr=LR, gate_lr=0.0))
     data: Iterator[Batch] = cycle(network.our_batches)
 
     def step() -> None:
@@ -246,17 +246,17 @@ def wrn(batch: int = 16) -> Network:
     """Random images; our network uses channels-last, the plain one NCHW."""
     x, y = torch.randn(batch, 3, 32, 32), torch.randint(10, (batch,))
     last = torch.channels_last
+    sgd = partial(torch.optim.SGD, momentum=0.9, nesterov=True, weight_decay=5e-4)
     return Network(
         "WRN-28-10",
         networks.PlainWideResNet,
         lambda: WideResNet().to(memory_format=last),  # type: ignore[call-overload]
-        lambda parameters, lr=LR, **options: torch.optim.SGD(
-            parameters, lr=lr, momentum=0.9, nesterov=True, weight_decay=5e-4, **options
-        ),
+        sgd,
         [(x, y)],
         [(x.contiguous(memory_format=last), y)],
         {"70 % open": networks.uniform(0.7), "50 % open": networks.uniform(0.5)},
         frozenset({"50 % open"}),
+        ours_optimizer=partial(sgd, fused=True),
     )
 
 

@@ -18,6 +18,7 @@ from l0arm.lab.errors import UserError, nearest
 from l0arm.lab.recipes.recipe import DataSpec, MethodSpec, ModelSpec, Recipe
 from l0arm.methods import METHODS, Method
 from l0arm.models import MLP, LeNet5, WideResNet
+from l0arm.optim import Adam
 
 Labelled = tuple[Tensor, Tensor]  # images and labels
 
@@ -205,8 +206,7 @@ def build_optimizer(recipe: Recipe, trainee: Trainee) -> torch.optim.Optimizer:
     for group in groups:
         group["initial_lr"] = group["lr"]
     if spec.name in ("adam", "adamw"):
-        kind = torch.optim.AdamW if spec.name == "adamw" else torch.optim.Adam
-        return kind(groups, fused=True)
+        return Adam(groups, decoupled_weight_decay=spec.name == "adamw")
     # A fused step that a loss scaler skips leaves momentum that was never written (torch 2.13).
     fused = spec.momentum > 0 and recipe.training.precision != "fp16"
     return torch.optim.SGD(groups, momentum=spec.momentum, nesterov=spec.momentum > 0, fused=fused)
