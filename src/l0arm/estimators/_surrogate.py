@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from l0arm.contracts import Gates, Objective
+from l0arm.gating.host import HOST
 from l0arm.gating.synchrony import several_processes
 from l0arm.precision import at_least_float32
 
@@ -56,7 +57,7 @@ def antithetic_pair(u: Tensor, probs: Tensor) -> tuple[Tensor, Tensor]:
     Both are exact draws from Ber(pi) for every g. ``>=`` makes that true at pi = 0 and pi = 1.
     """
     pi = probs.detach()
-    z, z_anti = torch.empty_like(u, dtype=pi.dtype), torch.empty_like(u, dtype=pi.dtype)
+    z, z_anti = pi.new_empty((2, *u.shape)).unbind()  # rows of one tensor reach the host together
     return torch.lt(u, pi, out=z), torch.ge(u, 1 - pi, out=z_anti)
 
 
@@ -66,7 +67,7 @@ def equal_draws(z: Tensor, z_anti: Tensor) -> bool:
     With several processes it is never skipped: a rank that skips a forward pass would block the
     collective operations of the others.
     """
-    return torch.equal(z, z_anti) and not several_processes()
+    return HOST.equal(z, z_anti) and not several_processes()
 
 
 def antithetic_loss(f: Objective, z_anti: Tensor) -> Tensor:

@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 
 from l0arm.gating.group import Patch
+from l0arm.gating.host import HOST
 from l0arm.gating.layout import Axis, Layout, Reach
 from l0arm.gating.validation import way_out, why_binary
-from l0arm.precision import at_least_float32
 
 Mask = npt.NDArray[np.bool_]
 FEW = 16  # gates that changed: so many are counted one by one
@@ -60,7 +60,7 @@ class Draw:
         self.layout, self.z, self.sliced, self.writes = layout, z, sliced, writes
         self.repeats = False  # whether it has the same gates as a known one
         self._graph = z.requires_grad
-        host = _on_host(z)
+        host = HOST.values(z)
         self._host: Tensor
         similar = [] if self._graph else [draw for draw in known if self._comparable(draw)]
         for draw in similar:  # one that was repeated may be so again
@@ -321,15 +321,6 @@ class Draw:
         for reach in reaches[1:]:
             result = result * padded[reach.gates_on(self.z.device)]
         return result
-
-
-def _on_host(z: Tensor) -> Tensor:
-    """The values of a vector where numpy can read them. It has no bfloat16."""
-    if z.requires_grad:
-        z = z.detach()
-    if z.device.type != "cpu":
-        z = z.cpu()
-    return at_least_float32(z)
 
 
 def _check_length(z: Tensor, gates: int) -> None:
