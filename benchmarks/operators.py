@@ -9,6 +9,7 @@
     python -m benchmarks.operators layers
     python -m benchmarks.operators residual
     python -m benchmarks.operators floors
+    python -m benchmarks.operators adam
 
 ``cutting``: ways to cut the weights of a linear layer and to put their gradient back. ``widths``:
 convolutions at widths that a draw leaves. ``formats``: the same in both memory formats.
@@ -16,8 +17,8 @@ convolutions at widths that a draw leaves. ``formats``: the same in both memory 
 times. ``denormals``: Adam while gradients stay zero. ``inputs``: leaving closed inputs out, or
 zeroing them. ``layers``: convolution, BatchNorm and ReLU of a ResNet-20 at widths that a draw
 leaves. ``residual``: steps of that network, dense, gated, and of plain networks that were cut
-beforehand. ``floors``: the same for undecided gates of the MLP and of LeNet-5. Rows are
-interleaved: the median over rounds.
+beforehand. ``floors``: the same for undecided gates of the MLP and of LeNet-5. ``adam``: fused Adam
+of torch and ours. Rows are interleaved: the median over rounds.
 """
 
 from __future__ import annotations
@@ -323,6 +324,23 @@ def floors() -> None:
         )
 
 
+def adam() -> None:
+    """A step of fused Adam for two groups: an MLP of two sizes, and its gates."""
+    from l0arm.models import MLP
+    from l0arm.optim import Adam
+
+    rows: dict[str, Callable[[], object]] = {}
+    for sizes in ((784, 300, 100, 10), (159, 74, 73, 10)):
+        for name, kind in (("torch", partial(torch.optim.Adam, fused=True)), ("l0arm", Adam)):
+            weights = list(MLP(sizes).parameters())
+            gates = [torch.zeros(sum(sizes[:-1]), requires_grad=True)]
+            for parameter in weights + gates:
+                parameter.grad = torch.rand_like(parameter)
+            groups = [{"params": weights}, {"params": gates, "lr": 2e-8}]
+            rows[f"{'-'.join(map(str, sizes))}, {name}"] = kind(groups, lr=1e-8).step
+    _tell(rows, steps=400)
+
+
 def _tell(rows: dict[str, Callable[[], object]], steps: int = 60, rounds: int = 7) -> None:
     for name, found in microseconds(rows, rounds, steps).items():
         print(f"{name:42} {found:8.1f} us")
@@ -331,5 +349,5 @@ def _tell(rows: dict[str, Callable[[], object]], steps: int = 60, rounds: int = 
 if __name__ == "__main__":
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    modes = (cutting, widths, formats, kernels, denormals, inputs, layers, residual, floors)
+    modes = (cutting, widths, formats, kernels, denormals, inputs, layers, residual, floors, adam)
     {mode.__name__: mode for mode in modes}[sys.argv[1]](*sys.argv[2:])
