@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 
 from l0arm.gating.branches import remove_branches
 from l0arm.gating.draw import Draw
-from l0arm.gating.engine import gather
+from l0arm.gating.hook import gather
 from l0arm.gating.kernels import guard
 from l0arm.gating.layout import Layout, named_tensors
 from l0arm.gating.mask import close_dead_units

@@ -1,6 +1,6 @@
 """One thread at a time uses a gated model.
 
-For the length of a call the tensors of its modules are replaced (engine.py), so another thread
+For the length of a call the tensors of its modules are replaced (hook.py), so another thread
 would compute with them. It waits for its turn instead.
 """
 
