@@ -26,7 +26,8 @@ from l0arm.equality.trial import (
     vary_constants,
 )
 from l0arm.planning import plan
-from l0arm.planning.execution import UNSEEN, Candidates, choose_execution
+from l0arm.planning.candidates import Candidates
+from l0arm.planning.execution import UNSEEN, choose_execution
 
 Network = Callable[[str], tuple[nn.Module, tuple[Any, ...]]]
 

@@ -21,14 +21,8 @@ from l0arm.gating.group import unit_slices
 from l0arm.gating.layout import named_tensors
 from l0arm.planning._plan import Skipped
 from l0arm.planning.atoms import Array
-from l0arm.planning.execution import (
-    Candidates,
-    Choice,
-    Option,
-    choose_execution,
-    find_candidates,
-    is_likely,
-)
+from l0arm.planning.candidates import Candidates, Option, find_candidates, is_likely
+from l0arm.planning.execution import Choice, choose_execution
 from l0arm.planning.groups import (
     FoundGroup,
     even_out,

@@ -13,6 +13,7 @@ from l0arm.gating import Group
 from l0arm.gating.attention import replace_attention
 from l0arm.gating.layout import named_tensors
 from l0arm.planning._plan import Plan, PlannedGroup, Skipped
+from l0arm.planning.candidates import find_candidates
 from l0arm.planning.capture import PlanError, capture, check_model, copy_to_plan
 from l0arm.planning.depth import choose_branches, find_branches, planned_depth
 from l0arm.planning.exclusions import (
@@ -21,7 +22,7 @@ from l0arm.planning.exclusions import (
     refused_tensors,
     skipped_layers,
 )
-from l0arm.planning.execution import Choice, choose_execution, find_candidates
+from l0arm.planning.execution import Choice, choose_execution
 from l0arm.planning.groups import (
     FoundGroup,
     even_out,
