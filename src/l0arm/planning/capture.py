@@ -21,9 +21,10 @@ from l0arm.equality.difference import tensors_in
 from l0arm.equality.example import Example, without_side_effects
 from l0arm.equality.scratch import first_line
 from l0arm.gating import Gated
+from l0arm.gating.calls import NOTED, SIZED, sizes_of
 from l0arm.gating.cutting import copy_model
 from l0arm.gating.layout import named_tensors
-from l0arm.gating.resizing import NOTED, SIZED, place_of, sizes_of
+from l0arm.gating.resizing import place_of
 from l0arm.planning.rules.base import Call
 
 PLACE = "l0arm_place"  # under this key, a node of the graph has the call that it is

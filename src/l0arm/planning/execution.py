@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 
 from l0arm.equality.trial import Trial
 from l0arm.gating import Dot, Group, Patch, Resize
+from l0arm.gating.calls import noting_scaled
 from l0arm.gating.layout import named_tensors
-from l0arm.gating.resizing import noting_scaled
 from l0arm.planning._plan import ExecutionKind
 from l0arm.planning.candidates import (
     COUNTERS,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
 from l0arm.gating import Borrow, Dot, Norm, Pick, Route, Widen
-from l0arm.gating.resizing import MIXING
+from l0arm.gating.calls import MIXING
 from l0arm.planning.atoms import Array, Atoms
 from l0arm.planning.space import Factor, Space, simplified
 
