@@ -10,6 +10,8 @@
     python -m benchmarks.operators residual
     python -m benchmarks.operators floors
     python -m benchmarks.operators adam
+    python -m benchmarks.operators norms
+    python -m benchmarks.operators pages
 
 ``cutting``: ways to cut the weights of a linear layer and to put their gradient back. ``widths``:
 convolutions at widths that a draw leaves. ``formats``: the same in both memory formats.
@@ -18,7 +20,9 @@ times. ``denormals``: Adam while gradients stay zero. ``inputs``: leaving closed
 zeroing them. ``layers``: convolution, BatchNorm and ReLU of a ResNet-20 at widths that a draw
 leaves. ``residual``: steps of that network, dense, gated, and of plain networks that were cut
 beforehand. ``floors``: the same for undecided gates of the MLP and of LeNet-5. ``adam``: fused Adam
-of torch and ours. Rows are interleaved: the median over rounds.
+of torch and ours. ``norms``: BatchNorm in channels-last at widths that a draw leaves, by threads.
+``pages``: steps of that network with and without memory that is given back to the system. Rows are
+interleaved: the median over rounds.
 """
 
 from __future__ import annotations
@@ -41,17 +45,20 @@ CAPACITY = "ONEDNN_PRIMITIVE_CACHE_CAPACITY"
 
 
 def microseconds(
-    rows: dict[str, Callable[[], object]], rounds: int = 7, steps: int = 60
+    rows: dict[str, Callable[[], object]],
+    rounds: int = 7,
+    steps: int = 60,
+    clock: Callable[[], float] = time.process_time,
 ) -> dict[str, float]:
     """The median over rounds of each row."""
     times: dict[str, list[float]] = {name: [] for name in rows}
     for _ in range(rounds):
         for name, call in rows.items():
             call()
-            start = time.process_time()
+            start = clock()
             for _ in range(steps):
                 call()
-            times[name].append(1e6 * (time.process_time() - start) / steps)
+            times[name].append(1e6 * (clock() - start) / steps)
     return {name: median(found) for name, found in times.items()}
 
 
@@ -324,6 +331,57 @@ def floors() -> None:
         )
 
 
+def norms() -> None:
+    """BatchNorm of 128 images in channels-last, in training: time on the wall, by threads."""
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        for side, sizes in ((32, (8, 11, 12, 15, 16)), (16, (21, 23, 24, 32)), (8, (45, 47, 48))):
+            rows: dict[str, Callable[[], object]] = {}
+            for width in sizes:
+                x = torch.rand(128, width, side, side).contiguous(memory_format=torch.channels_last)
+                norm, x = torch.nn.BatchNorm2d(width), x.requires_grad_()
+                y = norm(x)
+                given = (x, norm.weight, norm.bias)
+                row = f"{threads} threads, {width} of {side} x {side}"
+                rows[f"{row}, forward"] = lambda x=x, f=norm: f(x)
+                rows[f"{row}, backward"] = lambda y=y, given=given: torch.autograd.grad(
+                    y, given, y.detach(), retain_graph=True
+                )
+            _tell(rows, steps=5, clock=time.perf_counter)
+
+
+def pages(memory: str = "") -> None:
+    """Steps of a ResNet-20: time, and pages that the system clears for each."""
+    if not memory:
+        for way in ("given back", "kept"):
+            subprocess.run([sys.executable, "-m", "benchmarks.operators", "pages", way], check=True)
+        return
+    import resource  # not on Windows
+
+    from l0arm.lab.bench import networks, steps
+    from l0arm.lab.runs.device import keep_freed_memory
+
+    if memory == "kept":
+        keep_freed_memory()
+    network = steps.resnet20()
+    gated = network.gate(network.ours(), method="l0-disarm", lam=steps.LAM)
+    networks.set_gates(gated, network.states["half of the MACs open"])
+    rows = {
+        "plain dense": steps.dense(network.plain(), network.optimizer, network.batches).step,
+        "gated, half of the MACs open": steps.gated_step(gated, network),
+    }
+    for _ in range(3):
+        for name, step in rows.items():
+            for _ in range(3):
+                step()
+            before, start = resource.getrusage(resource.RUSAGE_SELF), time.process_time()
+            for _ in range(8):
+                step()
+            after, took = resource.getrusage(resource.RUSAGE_SELF), time.process_time() - start
+            faults = (after.ru_minflt - before.ru_minflt) / 8
+            print(f"{memory}: {name:30} {1e3 * took / 8:6.0f} ms, {faults:6.0f} pages")
+
+
 def adam() -> None:
     """A step of fused Adam for two groups: an MLP of two sizes, and its gates."""
     from l0arm.models import MLP
@@ -341,8 +399,13 @@ def adam() -> None:
     _tell(rows, steps=400)
 
 
-def _tell(rows: dict[str, Callable[[], object]], steps: int = 60, rounds: int = 7) -> None:
-    for name, found in microseconds(rows, rounds, steps).items():
+def _tell(
+    rows: dict[str, Callable[[], object]],
+    steps: int = 60,
+    rounds: int = 7,
+    clock: Callable[[], float] = time.process_time,
+) -> None:
+    for name, found in microseconds(rows, rounds, steps, clock).items():
         print(f"{name:42} {found:8.1f} us")
 
 
@@ -350,4 +413,5 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     torch.manual_seed(0)
     modes = (cutting, widths, formats, kernels, denormals, inputs, layers, residual, floors, adam)
+    modes += (norms, pages)
     {mode.__name__: mode for mode in modes}[sys.argv[1]](*sys.argv[2:])

@@ -44,7 +44,8 @@ class Draw:
 
     A group whose gates are all closed keeps its first unit as a stand-in, so that the layers around
     it still run. Its readers' columns are zero: loss and gradients are exact. If fewer experts are
-    open than a router chooses, there are stand-ins for the rest.
+    open than a router chooses, there are stand-ins for the rest. So there are up to the next of
+    ``multiples`` of a group, as far as it has units (widths.py).
     """
 
     def __init__(
@@ -55,9 +56,11 @@ class Draw:
         sliced: bool = True,
         writes: bool = True,
         known: Sequence[Draw] = (),
+        multiples: Sequence[int] | None = None,
     ) -> None:
         _check_length(z, layout.gates)
         self.layout, self.z, self.sliced, self.writes = layout, z, sliced, writes
+        self.multiples = multiples
         self.repeats = False  # whether it has the same gates as a known one
         self._graph = z.requires_grad
         host = HOST.values(z)
@@ -81,8 +84,7 @@ class Draw:
         np.not_equal(self._values, 0, out=is_open)
         self.counts: list[int] = np.add.reduceat(is_open, layout.offsets, dtype=np.int64).tolist()
         self.full = [n == units for n, units in zip(self.counts, layout.units, strict=True)]
-        self.short = [n for n, left in enumerate(self.counts) if left < layout.least[n]]
-        self.empty = [n for n in self.short if not self.counts[n]]
+        self._find_short()
         # Fractions (a thresholded mean, a relaxed gate) and gates with a graph are multiplied in.
         self.binary = not self._graph and not np.count_nonzero(self._values != is_open)
         self.dense = self.binary and all(self.full)  # nothing to cut, nothing to multiply
@@ -99,9 +101,24 @@ class Draw:
         twin = like._twin if like.dense else None
         vars(self).update(vars(like), z=z, writes=writes, repeats=True, _twin=twin)
 
+    def _find_short(self) -> None:
+        """Groups that need stand-ins, and those of them without any open unit."""
+        self.least = self.layout.least
+        if self.multiples is not None:
+            wished = [
+                up if (up := -(-left // multiple) * multiple) <= units else 0
+                for left, multiple, units in zip(
+                    self.counts, self.multiples, self.layout.units, strict=True
+                )
+            ]
+            self.least = list(map(max, self.least, wished))
+        self.short = [n for n, left in enumerate(self.counts) if left < self.least[n]]
+        self.empty = [n for n in self.short if not self.counts[n]]
+
     def _comparable(self, like: Draw) -> bool:
         """Whether positions of another draw are positions of this one where gates agree."""
         alike = like.layout is self.layout and like.sliced == self.sliced
+        alike = alike and like.multiples == self.multiples
         z, other = self.z, like.z
         return like.binary and alike and other.dtype == z.dtype and other.device == z.device
 
@@ -113,7 +130,7 @@ class Draw:
         mask = self._open.copy()
         for number in self.short:
             gates = mask[self.layout.span(number)]
-            missing = self.layout.least[number] - self.counts[number]
+            missing = self.least[number] - self.counts[number]
             gates[(~gates).nonzero()[0][:missing]] = True
         return mask
 
@@ -134,8 +151,7 @@ class Draw:
             self._open[gate], moved[group] = value, True
             self.counts[group] += 1 if value else -1
             self.full[group] = self.counts[group] == layout.units[group]
-        self.short = [n for n, left in enumerate(self.counts) if left < layout.least[n]]
-        self.empty = [n for n in self.short if not self.counts[n]]
+        self._find_short()
         self.binary, self.dense = True, all(self.full)
         self._adopt(like, moved)
         return True
@@ -173,8 +189,8 @@ class Draw:
         return any(b.holds(tensor) and not self.is_open(gate) for gate, b in self.layout.branches)
 
     def units_kept(self, group: int) -> int:
-        """How many units of a group are computed: the open ones, or its stand-in."""
-        return max(1, self.layout.least[group], self.counts[group])
+        """How many units of a group are computed: the open ones and stand-ins."""
+        return max(1, self.least[group], self.counts[group])
 
     def count_left(self, full: int, patches: Sequence[tuple[Patch, int]]) -> int:
         """What is left of a number that counts units, by its patches and their groups.
@@ -265,7 +281,7 @@ class Draw:
                 )
 
     def _cut(self, axis: Axis) -> Kept:
-        if axis.single is not None and self.binary and not self.short:
+        if axis.single is not None and self.binary and axis.single.group not in self.short:
             return self._cut_by_one(axis.single)
         reaches = axis.within
         closing = [r for r in reaches if not self.full[r.group]]
@@ -288,7 +304,7 @@ class Draw:
         return Kept(index, fold, self._local(kept, sent, index) if selects else None, written)
 
     def _cut_by_one(self, reach: Reach) -> Kept:
-        """The common case: one group, unit by unit, binary gates, no empty group."""
+        """The common case: one group, unit by unit, binary gates, no stand-in."""
         group = reach.group
         if self.full[group]:
             return ALL

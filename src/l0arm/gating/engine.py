@@ -21,6 +21,7 @@ from l0arm.gating.hook import Absent, DrawnSizes, ModuleHook
 from l0arm.gating.kernels import guard
 from l0arm.gating.layout import Layout, named_tensors
 from l0arm.gating.resizing import Resized
+from l0arm.gating.widths import Widths
 
 # Where torch keeps the hooks that are registered here, and how to call them.
 HOOKS = (
@@ -44,6 +45,7 @@ class Engine(Evaluations):
         self._checked = False
         self.lent: set[tuple[int, str]] = set()  # cut for a call around their own module's
         self.buffers: list[dict[str, Tensor | None]] = []  # of all modules
+        self.widths = Widths(model, layout)
         self.attach(model)
 
     def attach(self, model: nn.Module) -> None:

@@ -323,7 +323,8 @@ class Gated(Exclusive):
         drops = self.estimator.drops or not z.requires_grad
         sliced = self.settings.execution == "sliced" and drops
         known = engine.recent if like is None else (like, *engine.recent[1:])
-        draw = Draw(self.layout, z, sliced=sliced, writes=writes, known=known)
+        multiples = engine.widths.multiples() if sliced and self.training else None
+        draw = Draw(self.layout, z, sliced=sliced, writes=writes, known=known, multiples=multiples)
         if draw.empty and not all(
             self.groups[number].name in self._warned for number in draw.empty
         ):

@@ -1,5 +1,8 @@
 """Half precision on the CPU, and what can be tested of GPUs without one."""
 
+import platform
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,6 +19,19 @@ from l0arm.lab.runs.checkpoint import newest_checkpoint
 from l0arm.lab.runs.device import device_of, random_state, set_random_state
 from l0arm.lab.runs.folder import RunFolder
 from l0arm.lab.runs.training import train
+
+FREED = """
+import resource, torch
+from l0arm.lab.runs.device import keep_freed_memory
+keep_freed_memory()
+def cleared():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for round in range(5):
+    before = cleared()
+    pieces = [torch.zeros(2**20 + 2**16 * n) for n in range(20)]
+    del pieces
+    print(cleared() - before)
+"""
 
 Quick = Callable[..., Recipe]
 GPU = TrainingSpec(device="cuda")
@@ -133,3 +149,11 @@ def test_a_run_that_overflows_at_every_scale_ends_with_the_way_out(
     monkeypatch.setattr("l0arm.lab.runs.device.SMALLEST_SCALE", 2.0**17)
     with pytest.raises(RunFailed, match="gradients overflow in fp16"):
         train(folder, quick("mlp-l0-arm", "training.precision=fp16"), digits)
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc has the setting")
+def test_memory_that_is_kept_is_not_cleared_again() -> None:
+    line = [sys.executable, "-c", FREED]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=300, check=True)
+    first, _, *later = map(int, done.stdout.split())
+    assert max(later) < first / 100

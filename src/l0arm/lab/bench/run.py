@@ -26,6 +26,7 @@ from l0arm.files import write_json, write_text
 from l0arm.lab.bench import inference, planning, report, steps
 from l0arm.lab.bench.comparing import merged, worse
 from l0arm.lab.bench.timing import Plan
+from l0arm.lab.runs.device import keep_freed_memory
 
 TRAINING = ("lenet5", "mlp", "wrn", "lenet5-shrunk", "mlp-shrunk", "resnet20", "transformer")
 STEPS = (*TRAINING, "inference", "plot")
@@ -94,6 +95,7 @@ def work(sections: Sequence[str], threads: int, quick: bool, path: str) -> None:
     """Measure the sections with one number of threads, and write JSON."""
     torch.set_num_threads(threads)
     torch.manual_seed(0)
+    keep_freed_memory()  # else the same step takes 1 or 1.4 times as long, by chance
     # At p = 0.1 a draw may close a whole group. Its time is measured all the same.
     warnings.simplefilter("ignore", l0arm.EmptyGroupWarning)
     start, before = time.perf_counter(), os.getloadavg()[0]

@@ -5,7 +5,9 @@ The network follows the images: it is built on the device where the data are.
 
 from __future__ import annotations
 
+import ctypes
 import os
+import platform
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
@@ -53,13 +55,27 @@ def moved(data: Dataset, device: torch.device) -> Dataset:
     )
 
 
+def keep_freed_memory() -> None:
+    """Let glibc keep memory that tensors freed, for the rest of the process.
+
+    By default it gives large pieces back to the system and asks for them again in the next step.
+    The system clears every page, which takes up to a fifth of a convolutional network's step
+    (``python -m benchmarks.operators pages``). The peak of memory stays what it is.
+    """
+    if platform.libc_ver()[0] == "glibc":
+        mallopt = ctypes.CDLL(None).mallopt
+        for option, largest in ((-3, 1 << 30), (-1, (1 << 31) - 1)):  # mmap and trim threshold
+            mallopt(option, largest)
+
+
 @contextmanager
 def process_settings(training: TrainingSpec) -> Iterator[None]:
     """Set torch's threads and arithmetic for a run, and restore them afterwards.
 
     Denormals are flushed to zero: the moments of closed weights decay to them, and they are slow.
-    TF32 is off, because estimates are differences of losses.
+    TF32 is off, because estimates are differences of losses. Freed memory is kept from then on.
     """
+    keep_freed_memory()
     threads, tf32 = torch.get_num_threads(), torch.backends.cudnn.allow_tf32
     torch.set_num_threads(training.threads)
     torch.set_flush_denormal(True)
