@@ -12,6 +12,7 @@
     python -m benchmarks.operators adam
     python -m benchmarks.operators norms
     python -m benchmarks.operators pages
+    python -m benchmarks.operators rounding
 
 ``cutting``: ways to cut the weights of a linear layer and to put their gradient back. ``widths``:
 convolutions at widths that a draw leaves. ``formats``: the same in both memory formats.
@@ -21,8 +22,9 @@ zeroing them. ``layers``: convolution, BatchNorm and ReLU of a ResNet-20 at widt
 leaves. ``residual``: steps of that network, dense, gated, and of plain networks that were cut
 beforehand. ``floors``: the same for undecided gates of the MLP and of LeNet-5. ``adam``: fused Adam
 of torch and ours. ``norms``: BatchNorm in channels-last at widths that a draw leaves, by threads.
-``pages``: steps of that network with and without memory that is given back to the system. Rows are
-interleaved: the median over rounds.
+``pages``: steps of that network with and without memory that is given back to the system.
+``rounding``: gated steps with widths rounded up to multiples of 1 to 16. Rows are interleaved: the
+median over rounds.
 """
 
 from __future__ import annotations
@@ -382,6 +384,41 @@ def pages(memory: str = "") -> None:
             print(f"{memory}: {name:30} {1e3 * took / 8:6.0f} ms, {faults:6.0f} pages")
 
 
+def rounding() -> None:
+    """Gated steps whose convolutions have widths that are multiples of a number, by threads."""
+    from l0arm import sparsify
+    from l0arm.lab.bench import networks, steps
+    from l0arm.lab.runs.device import keep_freed_memory
+
+    keep_freed_memory()
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        for network, method, numbers in (
+            (steps.resnet20(), "l0-disarm", (1, 4, 8, 16)),
+            (steps.lenet5(), "l0-arm", (1, 2, 4, 8)),
+        ):
+            make = network.gate if method == "l0-disarm" else sparsify
+            gated = make(network.ours(), method=method, lam=steps.LAM)
+            convolutions = [
+                any(gated.model.get_parameter(s.tensor).dim() == 4 for s in g.makes if s.dim == 0)
+                for g in gated.groups
+            ]
+            step = steps.gated_step(gated, network)
+            for name, state in list(network.states.items())[:2]:
+                networks.set_gates(gated, state)
+                rows: dict[str, Callable[[], object]] = {}
+                for number in numbers:
+                    multiples = tuple(number if is_one else 1 for is_one in convolutions)
+
+                    def rounded(multiples: tuple[int, ...] = multiples) -> None:
+                        gated.engine.widths.multiples = lambda: multiples
+                        step()
+
+                    rows[f"{threads} threads, {network.name}, {name}, {number}"] = rounded
+                steps_of = 6 if method == "l0-disarm" else 100
+                _tell(rows, steps=steps_of, rounds=5, clock=time.perf_counter)
+
+
 def adam() -> None:
     """A step of fused Adam for two groups: an MLP of two sizes, and its gates."""
     from l0arm.models import MLP
@@ -406,12 +443,12 @@ def _tell(
     clock: Callable[[], float] = time.process_time,
 ) -> None:
     for name, found in microseconds(rows, rounds, steps, clock).items():
-        print(f"{name:42} {found:8.1f} us")
+        print(f"{name:50} {found:8.1f} us")
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
     torch.manual_seed(0)
     modes = (cutting, widths, formats, kernels, denormals, inputs, layers, residual, floors, adam)
-    modes += (norms, pages)
+    modes += (norms, pages, rounding)
     {mode.__name__: mode for mode in modes}[sys.argv[1]](*sys.argv[2:])
