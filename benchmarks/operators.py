@@ -410,7 +410,11 @@ def rounding() -> None:
                 for number in numbers:
                     multiples = tuple(number if is_one else 1 for is_one in convolutions)
 
-                    def rounded(multiples: tuple[int, ...] = multiples) -> None:
+                    def rounded(
+                        multiples: tuple[int, ...] = multiples,
+                        gated: Any = gated,
+                        step: Callable[[], None] = step,
+                    ) -> None:
                         gated.engine.widths.multiples = lambda: multiples
                         step()
 
