@@ -1,6 +1,7 @@
 """The same optimizer object trains a smaller network, and the whole one keeps its size."""
 
 import copy
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -261,3 +262,14 @@ def test_two_processes_shrink_alike(tmp_path: Any) -> None:
     assert all(fact["units"] < fact["all"] for fact in facts)
     torch.testing.assert_close(facts[0]["whole"], facts[1]["whole"], rtol=0, atol=0)
     assert not torch.equal(facts[0]["masks"], facts[1]["masks"])
+
+
+def test_gates_below_the_bound_are_removed() -> None:
+    gated = sparsify(MLP((6, 10, 3)), lam=0.0, initial=0.9)
+    optimizer = torch.optim.Adam(gated.parameter_groups(lr=0.1))
+    gated.phi.data[6:9] = math.log(0.04 / 0.96) / 7  # open with probability 0.04
+    assert Shrinking(gated, optimizer).begin() is gated
+    small = Shrinking(gated, optimizer, below=0.05).begin()
+    assert [group.units for group in small.groups] == [6, 7]
+    with pytest.raises(ValueError, match="between 0 and 1; got 1"):
+        Shrinking(gated, optimizer, below=1.0)

@@ -12,18 +12,19 @@ from l0arm.compaction._shrink import staying
 from l0arm.compaction.working import State, Working, replaceable
 from l0arm.gating import Gated
 
-BOUND = 1e-3  # gates that are open with a smaller probability are removed,
+BELOW = 1e-3  # gates that are open with a smaller probability are removed,
 WORTH = 0.1  # if they are at least this share of the gates that are still trained
 
 
-def left_after(whole: Gated, kept: Tensor | None) -> Tensor | None:
+def left_after(whole: Gated, kept: Tensor | None, below: float) -> Tensor | None:
     """The gates that stay if it is worth removing some now, else None.
 
     Args:
         whole: The network at its full size.
         kept: The gates that are still trained. None: all.
+        below: Gates that are open with a smaller probability may go.
     """
-    found = staying(whole, BOUND)
+    found = staying(whole, below)
     trained = whole.layout.gates if kept is None else int(kept.sum())
     return found if int(found.sum()) <= (1 - WORTH) * trained else None
 
@@ -31,7 +32,7 @@ def left_after(whole: Gated, kept: Tensor | None) -> Tensor | None:
 class Shrinking:
     """Lets an optimizer train a smaller network in the place of a gated one.
 
-    ``begin`` removes the gates that are open with a probability below ``BOUND``, if they are at
+    ``begin`` removes the gates that are open with a probability below a bound, if they are at
     least the share ``WORTH`` of those that are still trained. The optimizer object stays the same,
     and holds the parameters of the smaller network. The whole network keeps its size and gets back
     what was learned: when ``write_back`` is called, before it runs, and before its state dict or
@@ -42,6 +43,7 @@ class Shrinking:
     Args:
         whole: The network at its full size.
         optimizer: Holds parameters of the network. It has its full size too.
+        below: The bound.
 
     Attributes:
         gated: The network that takes the steps: ``whole``, or a smaller one.
@@ -61,8 +63,12 @@ class Shrinking:
         (True, 11)
     """
 
-    def __init__(self, whole: Gated, optimizer: torch.optim.Optimizer) -> None:
-        self.whole, self.optimizer = whole, optimizer
+    def __init__(
+        self, whole: Gated, optimizer: torch.optim.Optimizer, *, below: float = BELOW
+    ) -> None:
+        if not 0.0 < below < 1.0:
+            raise ValueError(f"the bound must be a probability between 0 and 1; got {below!r}")
+        self.whole, self.optimizer, self.below = whole, optimizer, below
         self.kept: Tensor | None = None  # the gates that are still trained
         self._working: Working | None = None
         self._state: State = {}  # of the optimizer, for the parameters of the whole network
@@ -99,7 +105,7 @@ class Shrinking:
         if not replaceable(self.whole):
             return self.whole
         self.write_back()
-        kept = left_after(self.whole, self.kept) if decide else None
+        kept = left_after(self.whole, self.kept, self.below) if decide else None
         if kept is None and (self.kept is None or self._working is not None):
             return self.gated
         self._train_whole()

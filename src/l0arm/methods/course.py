@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from l0arm.compaction.shrinking import Shrinking
+from l0arm.compaction.shrinking import BELOW, Shrinking
 from l0arm.contracts import TRAIN, Stage, Validate
 from l0arm.gating import Gated
 from l0arm.methods.stages import Timetable
@@ -44,10 +44,12 @@ class Course:
         validate: Returns the accuracy in percent of the network in eval mode on held-out training
             images, for methods that choose something by it.
         shrink: Train without the units that are closed for good.
+        shrink_below: Those whose gates are open with a smaller probability.
 
     Raises:
-        ValueError: There are more stages than epochs, or ``epochs`` is needed and None, or one
-            parameter group of the optimizer holds both phi and weights whose rates differ.
+        ValueError: There are more stages than epochs, ``epochs`` is needed and None,
+            ``shrink_below`` is no probability, or one parameter group of the optimizer holds both
+            phi and weights whose rates differ.
 
     Example:
         >>> import torch, l0arm
@@ -75,6 +77,7 @@ class Course:
         *,
         validate: Validate | None = None,
         shrink: bool = False,
+        shrink_below: float = BELOW,
     ) -> None:
         method = gated.method
         stages = method.stages
@@ -92,7 +95,7 @@ class Course:
         self._rates: list[Any] = []  # the optimizer's own rates, while a step multiplies them
         _check_groups(gated, optimizer, stages)
         self._replace_earlier()
-        self._shrinking = Shrinking(gated, optimizer) if shrink else None
+        self._shrinking = Shrinking(gated, optimizer, below=shrink_below) if shrink else None
         self._hooks = (
             optimizer.register_step_pre_hook(self._before),
             optimizer.register_step_post_hook(self._after),

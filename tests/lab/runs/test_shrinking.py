@@ -10,6 +10,7 @@ from tests.helpers.run_states import bits, timeless
 
 from l0arm.gating import Gated
 from l0arm.lab.data import Dataset
+from l0arm.lab.errors import UserError
 from l0arm.lab.recipes.recipe import Recipe
 from l0arm.lab.runs import session, shrinking
 from l0arm.lab.runs.building import Trainee, build_trainee
@@ -91,3 +92,13 @@ def test_a_network_is_cut_again_only_if_a_tenth_of_its_gates_has_closed(
 def test_a_malformed_mask_is_refused(quick: Quick, digits: Dataset, kept: object) -> None:
     with pytest.raises(ValueError, match="mask of 1184 gates is malformed"):
         check_kept(kept, session.new_session(quick(), digits).trainee)
+
+
+def test_a_recipe_sets_the_probability_below_which_gates_are_removed(
+    quick: Quick, digits: Dataset
+) -> None:
+    for below, removed in (("0.001", True), ("1e-40", False)):
+        recipe = quick("mlp-l0-arm", f"training.shrink_below={below}")
+        assert shrinking.begin_smaller(session.new_session(recipe, digits), recipe) == removed
+    with pytest.raises(UserError, match="shrink_below"):
+        quick("mlp-l0-arm", "training.shrink_below=1.0")

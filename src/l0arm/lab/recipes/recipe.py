@@ -140,7 +140,8 @@ class TrainingSpec(Part):
     threads: Annotated[int, Field(ge=1, le=1024)] = 1  # results depend on it in their last bits
     execution: Literal["sliced", "masked"] = "sliced"
     draws: Literal["own", "shared"] = "own"  # of several processes: one u each, or the same
-    shrink: bool = True  # train without the units that are closed for good
+    shrink: bool = True  # train without the units that are closed for good:
+    shrink_below: Annotated[float, Field(gt=0, lt=1)] = 1e-3  # those open with less probability
 
 
 class TeacherSpec(Part):

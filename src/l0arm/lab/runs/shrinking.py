@@ -48,7 +48,7 @@ def begin_smaller(session: Session, recipe: Recipe) -> bool:
         return False
     keep, resumed = session.kept, session.kept is not None and session.smaller is None
     if session.step == 0:  # a resumed epoch goes on with the gates that it began with
-        found = left_after(whole, keep)
+        found = left_after(whole, keep, recipe.training.shrink_below)
         keep = keep if found is None else found
     if keep is None or (keep is session.kept and not resumed):
         return False
