@@ -154,7 +154,8 @@ def exact_kl(mu: float, log_sigma: float) -> tuple[float, float, float]:
     mass /= total
     centred = square - square @ mass
     value = math.log(20) - square @ mass / 2 - math.log(total) - log_sigma
-    return value, -(centred * w) @ mass / (2 * sigma), -(centred**2) @ mass / 2
+    in_mu = math.fsum(centred * w * mass)  # about 0 for small sigma, and divided by it
+    return value, -in_mu / (2 * sigma), -(centred**2) @ mass / 2
 
 
 def kl_with_gradient(mu: float, log_sigma: float, dtype: torch.dtype) -> list[float]:

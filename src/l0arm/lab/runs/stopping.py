@@ -20,8 +20,9 @@ class Stop:
     failure: str = ""  # why the run cannot go on; empty if the user stopped it
 
     def fail(self, why: str) -> None:
-        """Stop a run that cannot go on, for this reason."""
-        self.requested, self.failure = True, why
+        """Stop a run that cannot go on, for this reason, unless the user has stopped it already."""
+        if not self.requested:
+            self.requested, self.failure = True, why
 
 
 @contextmanager
@@ -39,7 +40,8 @@ def stoppable() -> Iterator[Stop]:
         ctrl_c += number == signal.SIGINT
         if ctrl_c > 1:
             raise KeyboardInterrupt
-        stop.requested = True
+        # A terminal that closes also loses the output, sometimes a moment before the signal.
+        stop.requested, stop.failure = True, ""
 
     with _handling({signal.SIGINT: request, **dict.fromkeys(_terminations(), request)}):
         yield stop
