@@ -119,10 +119,11 @@ def test_a_draw_that_follows_another_has_the_same_widths(multiple: int) -> None:
     assert computed(gated, opened(gated, many, 11))[0] > before[0]
 
 
-def test_only_training_in_channels_last_rounds(multiple: int) -> None:
+def test_only_training_with_binary_draws_in_channels_last_rounds(multiple: int) -> None:
     gated = gated_network(network())
     z = opened(gated, 9, 11)
     assert computed(gated, z) != [9, 11]
+    assert computed(gated, z.clone().requires_grad_()) == [9, 11]
     assert computed(gated.eval(), z) == [9, 11]
     assert computed(gated_network(network(torch.contiguous_format)), z) == [9, 11]
 

@@ -323,7 +323,9 @@ class Gated(Exclusive):
         drops = self.estimator.drops or not z.requires_grad
         sliced = self.settings.execution == "sliced" and drops
         known = engine.recent if like is None else (like, *engine.recent[1:])
-        multiples = engine.widths.multiples() if sliced and self.training else None
+        # A gate with a graph would get a gradient from the stand-in of its closed unit.
+        rounds = sliced and self.training and not z.requires_grad
+        multiples = engine.widths.multiples() if rounds else None
         draw = Draw(self.layout, z, sliced=sliced, writes=writes, known=known, multiples=multiples)
         if draw.empty and not all(
             self.groups[number].name in self._warned for number in draw.empty
