@@ -42,3 +42,26 @@ def test_a_seed_fixes_the_choice() -> None:
 def test_wrong_shares_are_refused(options: dict[str, float], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         random_units(**options)
+
+
+def test_given_units_are_kept_and_no_others() -> None:
+    gated = sparsify(MLP((4, 3, 2)), method="random", units=[[0, 3], [1]])
+    (stage,) = gated.method.stages
+    assert stage.enter is not None
+    stage.enter(gated, None)
+    assert gated.deterministic().tolist() == [1, 0, 0, 1, 0, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("units", "message"),
+    [
+        ([[0]], "a list for each of 'fc1', 'fc2'; got 1"),
+        ([[0], [3]], "'fc2' must be numbers from 0 to 2"),
+        ([[], [1]], "at least one"),
+    ],
+)
+def test_units_that_the_model_does_not_have_are_refused(
+    units: list[list[int]], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        sparsify(MLP((4, 3, 2)), method="random", units=units)

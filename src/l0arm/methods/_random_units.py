@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
-from l0arm.contracts import Method, Stage, Validate
+from l0arm.contracts import Check, Enter, Method, Stage, Validate
 from l0arm.estimators import Deterministic
 from l0arm.gates import Fixed
 from l0arm.gating import Gated
@@ -14,31 +15,45 @@ from l0arm.methods.stages import check_shares
 from l0arm.methods.weights import OnePerGroup, checked_keep, keep_of_groups, largest
 from l0arm.penalties.strength import Strength
 
+Units = Sequence[Sequence[int]]
 
-def random_units(*, keep: Strength = 0.5, train: float = 0.0) -> Method:
+
+def random_units(
+    *,
+    keep: Strength = 0.5,
+    train: float = 0.0,
+    units: Units | None = None,
+) -> Method:
     """Keep units of each group at random, drawn from torch's global generator.
 
     Args:
         keep: The share of the units that are kept. One number, or one per group.
         train: The share of the epochs before units are removed. 0: a smaller network is trained
             from the start.
+        units: The numbers of the units to keep, one list per group, instead of a draw. With those
+            that another run kept, it says what they are worth if they are trained from the start.
 
     Returns:
         The method, for ``sparsify(model, method=...)``.
 
     Raises:
-        ValueError: An option is out of range.
+        ValueError: An option is out of range, or a unit is not one of its group.
 
     Example:
         >>> from l0arm.methods import random_units
         >>> [stage.name for stage in random_units(train=0.5).stages]
         ['train', 'retrain']
+        >>> random_units(units=[[0, 3], [1]]).stages[0].enter
+        CloseOthers(units=[[0, 3], [1]])
     """
     checked_keep(keep)
     check_shares(train=train)
-    close = Stage("retrain" if train else "train", 1 - train, enter=CloseAtRandom(keep))
+    enter: Enter = CloseAtRandom(keep)
+    check: Check = OnePerGroup(keep)
+    if units is not None:
+        enter, check = CloseOthers(units), AreUnits(units)
+    close = Stage("retrain" if train else "train", 1 - train, enter=enter)
     stages = (Stage("train", train), close) if train else (close,)
-    check = OnePerGroup(keep)
     return Method("random", Fixed(), Deterministic(), stages=stages, check=check)
 
 
@@ -54,3 +69,34 @@ class CloseAtRandom:
                 span = gated.layout.span(number)
                 order = torch.rand(gated.groups[number].units)
                 gated.phi[span] = largest(order, share).to(gated.phi)
+
+
+@dataclass(frozen=True)
+class CloseOthers:
+    """Close all units but those that are given."""
+
+    units: Units
+
+    def __call__(self, gated: Gated, validate: Validate | None) -> None:
+        kept = torch.zeros_like(gated.phi)
+        for number, units in enumerate(self.units):
+            kept[gated.layout.span(number)][list(units)] = 1.0
+        gated.phi.data.copy_(kept)
+
+
+@dataclass(frozen=True)
+class AreUnits:
+    """A method's ``check`` that refuses numbers of units that the model does not have."""
+
+    units: Units
+
+    def __call__(self, gated: Gated) -> None:
+        if len(self.units) != len(gated.groups):
+            names = ", ".join(f"'{group.name}'" for group in gated.groups)
+            raise ValueError(f"units must have a list for each of {names}; got {len(self.units)}")
+        for group, units in zip(gated.groups, self.units, strict=True):
+            if not units or not {*units} <= {*range(group.units)}:
+                raise ValueError(
+                    f"units of group '{group.name}' must be numbers from 0 to {group.units - 1}, "
+                    f"and at least one; got {list(units)}"
+                )
