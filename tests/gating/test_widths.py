@@ -3,6 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.helpers.planned_networks import planned_network
 from torch import Tensor, nn
 from torch.testing import assert_close
 
@@ -147,3 +148,35 @@ def test_layers_without_a_norm_and_float32(monkeypatch: pytest.MonkeyPatch) -> N
     plain.to(memory_format=LAST)  # type: ignore[call-overload]
     planned = sparsify(plain, example_inputs=images(2).float(), lam=0.0)
     assert planned.engine.widths.multiples() is None
+
+
+@pytest.mark.filterwarnings("ignore::l0arm.EmptyGroupWarning")
+@pytest.mark.parametrize(
+    "name",
+    ["post-activation resnet", "mobilenet", "resnext", "densenet", "inception", "u-net"],
+)
+def test_planned_networks_with_stand_ins_equal_their_masked_execution(name: str) -> None:
+    model, inputs = planned_network(name)
+    model.train().to(memory_format=LAST)  # type: ignore[call-overload]
+    gated = sparsify(model, example_inputs=inputs, method="l0-disarm", lam=0.0)
+    state = {key: tensor.clone() for key, tensor in model.state_dict().items()}
+    stand_ins = 0
+    for seed in range(6):
+        generator = torch.Generator().manual_seed(seed)
+        share = (0.3, 0.5, 0.8)[seed % 3]
+        z = (torch.rand(gated.phi.shape, generator=generator) < share).to(gated.phi.dtype)
+        results = []
+        for execution in ("sliced", "masked"):
+            model.load_state_dict(state)
+            model.zero_grad()
+            gated.execution = execution
+            with gated.drawn(z) as draw:
+                loss = gated(*inputs).square().sum()
+            loss.backward()
+            if execution == "sliced":
+                stand_ins += sum(draw.units_kept(n) - left for n, left in enumerate(draw.counts))
+            gradients = [p.grad.clone() for p in model.parameters() if p.grad is not None]
+            buffers = {key: b.clone() for key, b in model.named_buffers()}
+            results.append((loss.detach(), gradients, buffers))
+        assert_close(*results, rtol=1e-10, atol=1e-10)
+    assert stand_ins > 0

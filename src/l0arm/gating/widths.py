@@ -28,13 +28,17 @@ class Widths:
 
     def __init__(self, model: nn.Module, layout: Layout) -> None:
         modules = dict(model.named_modules())
-        owner = {name: name.rpartition(".")[0] for name in layout.tensors}
-        self._normed: list[tuple[int, list[nn.Conv2d]]] = []  # groups, with their convolutions
+        owner = {name: modules[name.rpartition(".")[0]] for name in layout.tensors}
+        # Groups whose units are the channels of a norm, one each, with their convolutions.
+        self._normed: list[tuple[int, list[nn.Conv2d]]] = []
         for number, group in enumerate(layout.groups):
-            made = [modules[owner[piece.tensor]] for piece in group.makes if piece.dim is not None]
-            readers = [modules[owner[piece.tensor]] for piece in group.reads]
-            convolutions = [m for m in [*made, *readers] if isinstance(m, nn.Conv2d)]
-            if any(isinstance(m, _BatchNorm) for m in made) and convolutions and group.drops:
+            made = [piece.tensor for piece in group.makes if piece.dim is not None]
+            axes = [
+                layout.tensors[name].axes[0] for name in made if isinstance(owner[name], _BatchNorm)
+            ]
+            around = [owner[name] for name in (*made, *(piece.tensor for piece in group.reads))]
+            convolutions = [m for m in around if isinstance(m, nn.Conv2d)]
+            if any(a.single is not None and a.single.drops for a in axes) and convolutions:
                 self._normed.append((number, convolutions))
         self._groups = len(layout.groups)
 
