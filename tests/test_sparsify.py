@@ -113,7 +113,11 @@ def test_an_unknown_method_is_answered_with_the_known_ones(model: MLP) -> None:
     [
         ("l0-arm", {}, r"missing .*'lam'; the method's options are lam, .*; e\.g\. lam=0\.1 / N$"),
         ("l0", {"lam": 1.0, "samples": 2}, r"no option samples; .*, those of its estimator;"),
-        ("random", {"lam": 1.0}, r"unexpected .*'lam'; the method's options are keep, train$"),
+        (
+            "random",
+            {"lam": 1.0},
+            r"unexpected .*'lam'; the method's options are keep, train, units$",
+        ),
     ],
 )
 def test_options_that_a_method_lacks_are_told_with_those_it_has(
