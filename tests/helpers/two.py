@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -28,3 +29,6 @@ def _process(rank: int, function: Callable[[int], dict[str, Any]], folder: str) 
         torch.save(function(rank), f"{folder}/{rank}.pt")
     finally:
         dist.destroy_process_group()
+    # Without finalization: on a busy machine a thread of gloo may free its last tensor only then,
+    # for which it needs the interpreter, and the process aborts.
+    os._exit(0)
