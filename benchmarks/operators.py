@@ -13,6 +13,7 @@
     python -m benchmarks.operators norms
     python -m benchmarks.operators pages
     python -m benchmarks.operators rounding
+    python -m benchmarks.operators compiled
 
 ``cutting``: ways to cut the weights of a linear layer and to put their gradient back. ``widths``:
 convolutions at widths that a draw leaves. ``formats``: the same in both memory formats.
@@ -23,12 +24,14 @@ leaves. ``residual``: steps of that network, dense, gated, and of plain networks
 beforehand. ``floors``: the same for undecided gates of the MLP and of LeNet-5. ``adam``: fused Adam
 of torch and ours. ``norms``: BatchNorm in channels-last at widths that a draw leaves, by threads.
 ``pages``: steps of that network with and without memory that is given back to the system.
-``rounding``: gated steps with widths rounded up to multiples of 1 to 16. Rows are interleaved: the
+``rounding``: gated steps with widths rounded up to multiples of 1 to 16. ``compiled``: what
+``torch.compile`` gains for compact networks, and for masked training. Rows are interleaved: the
 median over rounds.
 """
 
 from __future__ import annotations
 
+import copy
 import os
 import subprocess
 import sys
@@ -425,6 +428,46 @@ def rounding() -> None:
                 _tell(rows, steps=steps_of, rounds=5, clock=time.perf_counter)
 
 
+def compiled() -> None:
+    """Decided networks, gated and compact: eager, and by ``torch.compile`` with inductor."""
+    from l0arm.lab.bench import networks, steps
+    from l0arm.lab.runs.device import keep_freed_memory
+
+    keep_freed_memory()
+    for network, state in (
+        (steps.mlp(), "converged 159-74-73"),
+        (steps.lenet5(), "converged 6-10-39-11"),
+        (steps.resnet20(), "half of the MACs open"),
+        (steps.transformer(), "half of the MACs open"),
+    ):
+        rows: dict[str, Callable[[], object]] = {}
+
+        def gate(execution: str, network: Any = network, state: str = state) -> Any:
+            model = network.ours()
+            gated = network.gate(model, method="l0-disarm", execution=execution, lam=steps.LAM)
+            networks.set_gates(gated, network.states[state])
+            z = gated.gates.sample(torch.Generator().manual_seed(0))  # the same in every row
+            networks.set_gates(gated, lambda _: z.clamp(networks.CLOSED, networks.OPEN))
+            return gated
+
+        gated = gate("sliced")
+        small, x = gated.compact().eval(), network.our_batches[0][0]
+        rows["gated step, sliced"] = steps.gated_step(gated, network)
+        rows["gated step, masked"] = steps.gated_step(gate("masked"), network)
+        by_layer = gate("masked")
+        for module in by_layer.model.modules():
+            if not list(module.children()):
+                module.forward = torch.compile(module.forward, dynamic=False)
+        rows["gated step, masked, every layer compiled"] = steps.gated_step(by_layer, network)
+        optimizer, batches = network.ours_optimizer, network.our_batches
+        for name, model in (("eager", small), ("compiled", torch.compile(small, dynamic=False))):
+            trained = copy.deepcopy(small).train()
+            trained = trained if name == "eager" else torch.compile(trained, dynamic=False)
+            rows[f"compact, training step, {name}"] = steps.dense(trained, optimizer, batches).step
+            rows[f"compact, inference, {name}"] = torch.no_grad()(partial(model, x))
+        _tell({f"{network.name}: {name}": row for name, row in rows.items()}, steps=5, rounds=5)
+
+
 def adam() -> None:
     """A step of fused Adam for two groups: an MLP of two sizes, and its gates."""
     from l0arm.models import MLP
@@ -456,5 +499,5 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     torch.manual_seed(0)
     modes = (cutting, widths, formats, kernels, denormals, inputs, layers, residual, floors, adam)
-    modes += (norms, pages, rounding)
+    modes += (norms, pages, rounding, compiled)
     {mode.__name__: mode for mode in modes}[sys.argv[1]](*sys.argv[2:])
