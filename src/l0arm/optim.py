@@ -22,8 +22,9 @@ class Adam(torch.optim.Adam):
     """``torch.optim.Adam(fused=True)``, with the same result bit for bit in less time.
 
     It calls the same kernels. State dictionaries, hooks, schedules and loss scaling are those of
-    torch. What the short way does not cover (the first step, another device than the CPU, amsgrad,
-    gradients of several dtypes, a closure) takes that of torch.
+    torch: a state that was saved with ``fused=None`` brings that setting along. What the short way
+    does not cover (the first step, another device than the CPU, amsgrad, gradients of several
+    dtypes, a closure) takes that of torch.
 
     Args:
         params: Parameters or groups of them, such as ``gated.parameter_groups(lr=1e-3)``.

@@ -271,5 +271,41 @@ def test_gates_below_the_bound_are_removed() -> None:
     assert Shrinking(gated, optimizer).begin() is gated
     small = Shrinking(gated, optimizer, below=0.05).begin()
     assert [group.units for group in small.groups] == [6, 7]
-    with pytest.raises(ValueError, match="between 0 and 1; got 1"):
-        Shrinking(gated, optimizer, below=1.0)
+
+
+def test_units_that_the_threshold_keeps_are_trained_whatever_the_bound() -> None:
+    """Otherwise the whole network would be evaluated with weights that are trained no more."""
+    gated = sparsify(MLP((6, 10, 3)), lam=0.0, initial=0.9)
+    optimizer = torch.optim.Adam(gated.parameter_groups(lr=0.1))
+    gated.phi.data[6:9] = math.log(0.4 / 0.6) / 7  # open with probability 0.4, below tau
+    gated.phi.data[9:12] = math.log(0.6 / 0.4) / 7  # and 0.6, above it
+    course = Course(gated, optimizer, epochs=2, shrink=True, shrink_below=0.8)
+    course.begin(0)
+    assert [group.units for group in course.gated.groups] == [6, 7]
+    steps(course.gated, optimizer, torch.rand(5, 6), torch.arange(5) % 3, 1)
+    x = torch.rand(4, 6)
+    torch.testing.assert_close(course.gated.eval()(x), course.whole.eval()(x))
+
+
+@pytest.mark.parametrize("below", [0.0, 1.0, 5, None, "0.1"])
+def test_a_refused_bound_leaves_an_earlier_course_alone(below: Any) -> None:
+    gated = sparsify(MLP((6, 10, 3)), lam=0.0)
+    optimizer = torch.optim.Adam(gated.parameter_groups())
+    course = Course(gated, optimizer, epochs=2)
+    with pytest.raises(ValueError, match=r"shrink_below is a probability .* got"):
+        Course(gated, optimizer, epochs=2, shrink=True, shrink_below=below)
+    assert vars(optimizer)["l0arm_course"] is course
+    assert len(optimizer._optimizer_step_pre_hooks) == 1
+
+
+def test_a_state_of_another_course_is_refused() -> None:
+    gated = sparsify(MLP((6, 10, 3)), lam=0.0)
+    optimizer = torch.optim.Adam(gated.parameter_groups())
+    course = Course(gated, optimizer, epochs=2, shrink=True)
+    for state in ({}, {"kept": torch.ones(9, dtype=torch.bool)}, {"kept": [True] * 16}):
+        with pytest.raises(ValueError, match="not the state of a course for a network of 16 gates"):
+            course.load_state_dict(state)
+    course = Course(gated, optimizer, epochs=2)
+    course.load_state_dict({"kept": None})
+    with pytest.raises(ValueError, match="make it with shrink=True"):
+        course.load_state_dict({"kept": torch.ones(16, dtype=torch.bool)})

@@ -184,6 +184,28 @@ def test_hooks_are_off_only_where_a_draw_changes_nothing_and_no_one_else_needs_t
     assert hooks_seen(gated, lambda: gated(x)) == {False}
 
 
+def test_a_draw_inside_a_call_without_hooks_is_in_force():
+    gated = gated_mlp(9.0)
+    closed = (torch.arange(40) > 0).float()
+    with gated.drawn(closed):
+        expected = gated(X)
+    found = []
+
+    def draw_again(module, args, output):
+        if not found:
+            found.append(torch.empty(0))
+            with gated.drawn(closed):
+                found[0] = gated(X)
+
+    # Hooks of other modules keep ours on: this one is on the model, which has none.
+    handle = gated.model.register_forward_hook(draw_again)
+    dense = gated(X)
+    handle.remove()
+    assert torch.equal(found[0], expected)
+    assert torch.equal(dense, gated(X))
+    assert not torch.equal(dense, expected)
+
+
 def test_an_error_in_the_forward_puts_the_hooks_back():
     gated = gated_mlp(9.0)
     gated(X)

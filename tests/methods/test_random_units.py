@@ -1,5 +1,8 @@
 """Random removal: the number of units is given, and every choice is equally likely."""
 
+from typing import Any
+
+import numpy as np
 import pytest
 import torch
 
@@ -52,12 +55,25 @@ def test_given_units_are_kept_and_no_others() -> None:
     assert gated.deterministic().tolist() == [1, 0, 0, 1, 0, 1, 0]
 
 
+@pytest.mark.parametrize("make", [torch.tensor, np.array, tuple, set])
+def test_numbers_of_units_may_come_from_anywhere(make: Any) -> None:
+    gated = sparsify(MLP((4, 3, 2)), method="random", units=[make([0, 3]), make([1])])
+    stage = gated.method.stages[0]
+    assert stage.enter is not None
+    stage.enter(gated, None)
+    assert gated.deterministic().tolist() == [1, 0, 0, 1, 0, 1, 0]
+
+
 @pytest.mark.parametrize(
     ("units", "message"),
     [
         ([[0]], "a list for each of 'fc1', 'fc2'; got 1"),
         ([[0], [3]], "'fc2' must be numbers from 0 to 2"),
         ([[], [1]], "at least one"),
+        ([0, 1], r"one list of numbers per group, such as \[\[0, 3\], \[1\]\]"),
+        ([None, [1]], "one list of numbers per group"),
+        ([[True, False, True], [1]], "of a mask, take the positions"),
+        ({"fc1": [0], "fc2": [1]}, "one list of numbers per group"),
     ],
 )
 def test_units_that_the_model_does_not_have_are_refused(

@@ -22,9 +22,12 @@ def left_after(whole: Gated, kept: Tensor | None, below: float) -> Tensor | None
     Args:
         whole: The network at its full size.
         kept: The gates that are still trained. None: all.
-        below: Gates that are open with a smaller probability may go.
+        below: Gates that are open with a smaller probability may go, unless the threshold keeps
+            them: what is evaluated and saved must have been trained.
     """
-    found = staying(whole, below)
+    with torch.no_grad():
+        rare = whole.gates.open_probability < below
+    found = staying(whole, below) | (rare & (whole.deterministic() > 0))
     trained = whole.layout.gates if kept is None else int(kept.sum())
     return found if int(found.sum()) <= (1 - WORTH) * trained else None
 
@@ -32,13 +35,13 @@ def left_after(whole: Gated, kept: Tensor | None, below: float) -> Tensor | None
 class Shrinking:
     """Lets an optimizer train a smaller network in the place of a gated one.
 
-    ``begin`` removes the gates that are open with a probability below a bound, if they are at
-    least the share ``WORTH`` of those that are still trained. The optimizer object stays the same,
-    and holds the parameters of the smaller network. The whole network keeps its size and gets back
-    what was learned: when ``write_back`` is called, before it runs, and before its state dict or
-    that of the optimizer is made. Both state dicts have their full size. phi of a removed gate
-    stays where it was, so the unit does not come back. Networks that ``replaceable`` refuses are
-    left as they are.
+    ``begin`` removes the gates that are open with a probability below a bound, and closed by the
+    threshold, if they are at least the share ``WORTH`` of those that are still trained. The
+    optimizer object stays the same, and holds the parameters of the smaller network. The whole
+    network keeps its size and gets back what was learned: when ``write_back`` is called, before it
+    runs, and before its state dict or that of the optimizer is made. Both state dicts have their
+    full size. phi of a removed gate stays where it was, so the unit does not come back. Networks
+    that ``replaceable`` refuses are left as they are.
 
     Args:
         whole: The network at its full size.
@@ -66,8 +69,6 @@ class Shrinking:
     def __init__(
         self, whole: Gated, optimizer: torch.optim.Optimizer, *, below: float = BELOW
     ) -> None:
-        if not 0.0 < below < 1.0:
-            raise ValueError(f"the bound must be a probability between 0 and 1; got {below!r}")
         self.whole, self.optimizer, self.below = whole, optimizer, below
         self.kept: Tensor | None = None  # the gates that are still trained
         self._working: Working | None = None

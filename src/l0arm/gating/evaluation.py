@@ -175,6 +175,8 @@ class Evaluation:
         try:
             if not self._nested:
                 all_.begin()
+            if all_.hushed:  # another draw, inside a call of one that changes nothing
+                all_.listen()
             self._pass: Pass = all_.passes.begin(self._draw)
             all_.current = self._draw
             return self._draw

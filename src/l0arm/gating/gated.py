@@ -320,6 +320,8 @@ class Gated(Exclusive):
         """
         engine = self.engine
         engine.check_attached()
+        if not isinstance(z, Tensor):
+            raise TypeError(f"a draw is a tensor with the gates of all units; got {z!r}")
         drops = self.estimator.drops or not z.requires_grad
         sliced = self.settings.execution == "sliced" and drops
         known = engine.recent if like is None else (like, *engine.recent[1:])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -51,7 +52,8 @@ def random_units(
     enter: Enter = CloseAtRandom(keep)
     check: Check = OnePerGroup(keep)
     if units is not None:
-        enter, check = CloseOthers(units), AreUnits(units)
+        numbers = _numbers(units)
+        enter, check = CloseOthers(numbers), AreUnits(numbers)
     close = Stage("retrain" if train else "train", 1 - train, enter=enter)
     stages = (Stage("train", train), close) if train else (close,)
     return Method("random", Fixed(), Deterministic(), stages=stages, check=check)
@@ -100,3 +102,17 @@ class AreUnits:
                     f"units of group '{group.name}' must be numbers from 0 to {group.units - 1}, "
                     f"and at least one; got {list(units)}"
                 )
+
+
+def _numbers(units: Units) -> list[list[int]]:
+    """The units of each group as plain numbers, from tensors and arrays too."""
+    try:
+        numbers = [list(group) for group in units]
+        if any(isinstance(unit, bool) for group in numbers for unit in group):
+            raise TypeError("a mask")
+        return [[operator.index(unit) for unit in group] for group in numbers]
+    except TypeError:
+        raise ValueError(
+            "units must be one list of numbers per group, such as [[0, 3], [1]]; of a mask, take "
+            f"the positions: mask.nonzero().flatten(); got {units!r}"
+        ) from None

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from l0arm.compaction.shrinking import BELOW, Shrinking
 from l0arm.contracts import TRAIN, Stage, Validate
@@ -44,7 +45,8 @@ class Course:
         validate: Returns the accuracy in percent of the network in eval mode on held-out training
             images, for methods that choose something by it.
         shrink: Train without the units that are closed for good.
-        shrink_below: Those whose gates are open with a smaller probability.
+        shrink_below: Those whose gates are open with a smaller probability, and closed by the
+            threshold.
 
     Raises:
         ValueError: There are more stages than epochs, ``epochs`` is needed and None,
@@ -94,6 +96,10 @@ class Course:
         self._factors: list[float] = []  # of the learning rate, one per parameter group
         self._rates: list[Any] = []  # the optimizer's own rates, while a step multiplies them
         _check_groups(gated, optimizer, stages)
+        if not (isinstance(shrink_below, int | float) and 0.0 < shrink_below < 1.0):
+            raise ValueError(
+                f"shrink_below is a probability strictly between 0 and 1; got {shrink_below!r}"
+            )
         self._replace_earlier()
         self._shrinking = Shrinking(gated, optimizer, below=shrink_below) if shrink else None
         self._hooks = (
@@ -147,9 +153,26 @@ class Course:
         return {"kept": None if self._shrinking is None else self._shrinking.kept}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on with the gates of a saved course. Load network and optimizer before."""
+        """Go on with the gates of a saved course. Load network and optimizer before.
+
+        Raises:
+            ValueError: The state is not that of a course for this network, or it has gates that
+                were removed and this course was made without ``shrink=True``.
+        """
+        gates = self._gated.layout.gates
+        kept = state.get("kept", "missing")
+        if not (kept is None or (isinstance(kept, Tensor) and kept.shape == (gates,))):
+            raise ValueError(
+                f"this is not the state of a course for a network of {gates} gates; load what "
+                "course.state_dict() gave when the network was saved"
+            )
         if self._shrinking is not None:
-            self._shrinking.kept = state["kept"]
+            self._shrinking.kept = kept
+        elif kept is not None:
+            raise ValueError(
+                "the saved course had removed gates from training, and this one trains them all; "
+                "make it with shrink=True, or do not load the course's state"
+            )
 
     @property
     def rates(self) -> list[float]:

@@ -36,7 +36,7 @@ def train(
         typer.Option(
             "--set",
             metavar="KEY=VALUE",
-            help="Change a setting: method.lam=0.2. No value removes it: teacher=",
+            help="Change a setting: method.lam=0.2 (divided by N). No value removes it: teacher=",
         ),
     ] = None,
     method: Annotated[
