@@ -14,9 +14,9 @@ from tests.helpers.workers import shrinking_under_ddp
 from torch import Tensor
 from torch.optim.swa_utils import AveragedModel
 
-from l0arm import Course, Gated, expected_l0, sparsify
+from l0arm import Course, Gated, architecture, expected_l0, sparsify
 from l0arm.compaction.shrinking import Shrinking
-from l0arm.models import MLP
+from l0arm.models import MLP, LeNet5
 
 Optimizer = torch.optim.Optimizer
 OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
@@ -309,3 +309,17 @@ def test_a_state_of_another_course_is_refused() -> None:
     course.load_state_dict({"kept": None})
     with pytest.raises(ValueError, match="make it with shrink=True"):
         course.load_state_dict({"kept": torch.ones(16, dtype=torch.bool)})
+
+
+def test_units_that_lose_their_path_are_closed_too() -> None:
+    """The positions of a removed filter have gates of their own, which nothing would close."""
+    gated = sparsify(LeNet5(), method="l0-arm", lam=1e-7)
+    gated.phi.data[:70] = 9.0
+    gated.phi.data[20:60] = -9.0  # 40 of 50 filters
+    gated.phi.data[70:870] = 0.1  # open with probability 0.67
+    gated.phi.data[870:] = 9.0
+    optimizer = torch.optim.Adam(gated.parameter_groups(lr=1e-3))
+    course = Course(gated, optimizer, epochs=1, shrink=True)
+    course.begin(0)
+    assert [group.units for group in course.gated.groups] == [20, 10, 160, 500]
+    assert architecture(course.whole) == "20-10-160-500"

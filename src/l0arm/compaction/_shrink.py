@@ -96,8 +96,16 @@ def _select_for_good(
     return small, {name: now[id(thing)] for name, thing in before.items() if id(thing) in now}
 
 
-def staying(gated: Gated, bound: float) -> Tensor:
+def staying(gated: Gated, bound: float, also: Tensor | None = None) -> Tensor:
     """The gates to keep: those above the bound, one per group, and inputs nobody can drop.
+
+    Args:
+        gated: The gated model.
+        bound: Gates that are open with a smaller probability go.
+        also: A mask of gates to keep whatever their probability.
+
+    Returns:
+        A mask. Units that have no path to the output without the others are not in it.
 
     Raises:
         ValueError: The model has a budget or extras that cannot be cut.
@@ -114,7 +122,7 @@ def staying(gated: Gated, bound: float) -> Tensor:
         )
     with torch.no_grad():
         probability = gated.gates.open_probability
-    keep = probability >= bound
+    keep = probability >= bound if also is None else (probability >= bound) | also
     for number, group in enumerate(gated.groups):
         if not (group.makes or _selects_alone(gated, group)):
             keep[gated.layout.span(number)] = True

@@ -16,20 +16,32 @@ BELOW = 1e-3  # gates that are open with a smaller probability are removed,
 WORTH = 0.1  # if they are at least this share of the gates that are still trained
 
 
-def left_after(whole: Gated, kept: Tensor | None, below: float) -> Tensor | None:
-    """The gates that stay if it is worth removing some now, else None.
+def remove_closed(whole: Gated, kept: Tensor | None, below: float) -> Tensor | None:
+    """Decide which gates are trained from now on. The others are closed for good.
+
+    Gates that the threshold keeps open stay: what is evaluated and saved must have been trained.
+    Units that lose their path to the output go too. Their phi becomes that of a closed gate, since
+    no price closes them any more, and they would be counted as open.
 
     Args:
         whole: The network at its full size.
         kept: The gates that are still trained. None: all.
-        below: Gates that are open with a smaller probability may go, unless the threshold keeps
-            them: what is evaluated and saved must have been trained.
+        below: Gates that are open with a smaller probability may go.
+
+    Returns:
+        A mask of the gates that stay. None: too few would go.
     """
     with torch.no_grad():
-        rare = whole.gates.open_probability < below
-    found = staying(whole, below) | (rare & (whole.deterministic() > 0))
-    trained = whole.layout.gates if kept is None else int(kept.sum())
-    return found if int(found.sum()) <= (1 - WORTH) * trained else None
+        probability = whole.gates.open_probability
+        found = staying(whole, below, also=whole.deterministic() > 0)
+        trained = whole.layout.gates if kept is None else int(kept.sum())
+        if int(found.sum()) > (1 - WORTH) * trained:
+            return None
+        closed = ~found & (probability < below)
+        cut_off = ~found & ~closed
+        if bool(closed.any()):
+            whole.phi[cut_off] = whole.phi[probability.masked_fill(~closed, -1.0).argmax()]
+    return found
 
 
 class Shrinking:
@@ -40,8 +52,8 @@ class Shrinking:
     optimizer object stays the same, and holds the parameters of the smaller network. The whole
     network keeps its size and gets back what was learned: when ``write_back`` is called, before it
     runs, and before its state dict or that of the optimizer is made. Both state dicts have their
-    full size. phi of a removed gate stays where it was, so the unit does not come back. Networks
-    that ``replaceable`` refuses are left as they are.
+    full size. A removed gate stays closed. Networks that ``replaceable`` refuses are left as they
+    are.
 
     Args:
         whole: The network at its full size.
@@ -106,7 +118,7 @@ class Shrinking:
         if not replaceable(self.whole):
             return self.whole
         self.write_back()
-        kept = left_after(self.whole, self.kept, self.below) if decide else None
+        kept = remove_closed(self.whole, self.kept, self.below) if decide else None
         if kept is None and (self.kept is None or self._working is not None):
             return self.gated
         self._train_whole()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from l0arm.compaction.shrinking import left_after
+from l0arm.compaction.shrinking import remove_closed
 from l0arm.compaction.working import Working, replaceable
 from l0arm.gating import Gated
 from l0arm.lab.recipes.recipe import Recipe
@@ -48,7 +48,7 @@ def begin_smaller(session: Session, recipe: Recipe) -> bool:
         return False
     keep, resumed = session.kept, session.kept is not None and session.smaller is None
     if session.step == 0:  # a resumed epoch goes on with the gates that it began with
-        found = left_after(whole, keep, recipe.training.shrink_below)
+        found = remove_closed(whole, keep, recipe.training.shrink_below)
         keep = keep if found is None else found
     if keep is None or (keep is session.kept and not resumed):
         return False
