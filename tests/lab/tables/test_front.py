@@ -71,3 +71,11 @@ def test_the_picture_has_a_mark_for_every_point_and_prune_rates_grow_to_the_righ
 def test_a_folder_that_is_missing_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no folder of runs at"):
         front_points([tmp_path / "nosuch"])
+
+
+def test_points_that_are_not_shown_are_counted_in_the_panel() -> None:
+    low = FrontPoint("MLP", "a", "a", "here", left=10.0, accuracy=90.0)
+    high = FrontPoint("MLP", "b", "b", "here", left=12.0, accuracy=98.0)
+    (axes,) = pareto_front([low, high], [high]).axes
+    assert [text.get_text() for text in axes.texts] == ["below 97.2 %, not shown: 1"]
+    assert axes.get_ylabel() == "test accuracy (%)"

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 TICKS = (70.0, 80.0, 90.0, 95.0, 98.0, 99.0, 99.5)  # prune rates
 MARKS = ("o", "s", "^", "D", "v", "P", "X")
-LOWEST = 97.4  # percent: points below are left out, and the axis says so
+LOWEST = 97.2  # percent: points below are left out, and the panel says so
 
 
 def pareto_front(points: Sequence[FrontPoint], best: Sequence[FrontPoint]) -> Figure:
@@ -90,8 +90,11 @@ def pareto_front(points: Sequence[FrontPoint], best: Sequence[FrontPoint]) -> Fi
         axes.set_xticks([], minor=True)
         axes.invert_xaxis()
         hidden = sum(p.network == network for p in points) - len(own)
-        cut = f", {hidden} points below {LOWEST:g} not shown" if hidden else ""
-        left_label = f"test accuracy (%{cut})" if number == 0 or cut else ""
+        if hidden:
+            note = f"below {LOWEST:g} %, not shown: {hidden}"
+            place = {"transform": axes.transAxes, "ha": "right"}
+            axes.text(0.98, 0.02, note, fontsize=7, color=GREY, **place)
+        left_label = "test accuracy (%)" if number == 0 else ""
         title = panel_title(number, network, len(networks))
         label_axes(axes, "prune rate (%), log scale of the weights left", left_label, title)
     legend_below(figure, panels)
