@@ -8,7 +8,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from l0arm.lab.data import PREPROCESS, Preprocess, batches, crop_and_flip, shift, to_float
+from l0arm.lab.data import (
+    PREPROCESS,
+    Preprocess,
+    batches,
+    crop_and_flip,
+    random_offsets,
+    shifted,
+    to_float,
+)
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -129,13 +137,14 @@ def test_shifting_never_mirrors() -> None:
     """All nine moves by up to a pixel, equally likely: chi squared with 8 degrees, five sigma."""
     image = np.random.default_rng(1).integers(0, 256, (2, 6, 5), dtype=np.uint8)
     known = {window: which for window, which in windows(image, 1).items() if not which[2]}
-    moved = shift(torch.from_numpy(image).expand(1800, -1, -1, -1), generator())
-    seen = Counter(known[window.tobytes()] for window in moved.numpy())
+    images = torch.from_numpy(image).expand(1800, -1, -1, -1)
+    result = shifted(images, random_offsets(images, generator()))
+    seen = Counter(known[window.tobytes()] for window in result.numpy())
     assert len(seen) == 9
     assert abs(sum((n - 200) ** 2 / 200 for n in seen.values()) - 8) < 5 * 4
 
 
-@pytest.mark.parametrize("move", [crop_and_flip, shift])
+@pytest.mark.parametrize("move", [crop_and_flip, random_offsets])
 @pytest.mark.parametrize("pixels", [-1, 5])
 def test_moves_must_be_smaller_than_the_image(move: Callable[..., Tensor], pixels: int) -> None:
     with pytest.raises(ValueError, match=f"5 x 6 cannot move by up to {pixels} pixels.*0 to 4"):

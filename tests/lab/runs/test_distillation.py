@@ -11,12 +11,13 @@ from tests.helpers.power_cut import Cut, CutAfter
 from tests.helpers.run_states import bits
 from torch.testing import assert_close
 
-from l0arm.lab.data import Dataset
+from l0arm.lab.data import Dataset, random_offsets, shifted
 from l0arm.lab.errors import UserError
 from l0arm.lab.recipes.recipe import Recipe, load_recipe
 from l0arm.lab.runs import records
 from l0arm.lab.runs.building import prepared, preprocess_of
 from l0arm.lab.runs.distillation import (
+    CachedShifts,
     CachedTeacher,
     DistillationLoss,
     TeacherNetworks,
@@ -121,6 +122,29 @@ def test_a_teacher_looks_at_images_that_move(
     assert not logits.requires_grad
     train(run_of(tmp_path), recipe, digits)
     assert records.read(run_of(tmp_path).records)[-1].epoch == recipe.training.epochs
+
+
+def test_logits_for_shifted_images_are_computed_in_advance_where_that_is_less_work(
+    tmp_path: Path, quick: Quick, digits: Dataset
+) -> None:
+    """Nine offsets are less work than ten epochs, and not less than nine. The logits are equal."""
+    moving = ("data.shift=1", "data.limit=50")
+    train(RunFolder(tmp_path / "mlp-dense" / "seed-0"), quick("mlp-dense", *moving), digits)
+    teachers = []
+    for epochs in (9, 10):
+        recipe = quick("mlp-l0-arm", *TAUGHT, *moving, f"training.epochs={epochs}")
+        data = prepared(digits, recipe.data)
+        data_loss = data_loss_of(recipe, run_of(tmp_path), data, preprocess_of(data))
+        assert isinstance(data_loss, DistillationLoss)
+        teachers.append(data_loss.teacher)
+    live, cached = teachers
+    assert isinstance(live, TeacherNetworks)
+    assert isinstance(cached, CachedShifts)
+    which = torch.arange(50).repeat(9)
+    offsets = random_offsets(data.train_images[which], torch.Generator().manual_seed(0))
+    assert len(set(zip(*offsets.tolist(), strict=True))) == 9
+    x = preprocess_of(data)(shifted(data.train_images[which], offsets))
+    assert_close(cached(which, x, offsets), live(which, x, offsets))
 
 
 def test_the_teacher_changes_the_losses_and_not_the_start(

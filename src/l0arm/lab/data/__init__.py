@@ -4,7 +4,14 @@ To add a data set, add an entry to ``catalogue.CATALOGUE``. To add a file format
 a class like ``formats.Idx`` to ``formats`` and name it in the entry.
 """
 
-from l0arm.lab.data.batching import Preprocess, batches, crop_and_flip, shift, to_float
+from l0arm.lab.data.batching import (
+    Preprocess,
+    batches,
+    crop_and_flip,
+    random_offsets,
+    shifted,
+    to_float,
+)
 from l0arm.lab.data.catalogue import DATASETS, PREPROCESS
 from l0arm.lab.data.dataset import DataError, Dataset
 from l0arm.lab.data.loading import load_dataset
@@ -21,6 +28,7 @@ __all__ = [
     "crop_and_flip",
     "load_dataset",
     "mnist_mini",
-    "shift",
+    "random_offsets",
+    "shifted",
     "to_float",
 ]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-__all__ = ["Preprocess", "batches", "crop_and_flip", "shift", "to_float"]
+__all__ = ["Preprocess", "batches", "crop_and_flip", "random_offsets", "shifted", "to_float"]
 
 
 def batches(n: int, size: int, generator: torch.Generator | None = None) -> Iterator[Tensor]:
@@ -106,15 +106,17 @@ def crop_and_flip(images: Tensor, generator: torch.Generator | None = None, pad:
         >>> crop_and_flip(images, torch.Generator().manual_seed(0), pad=1).shape
         torch.Size([1, 1, 3, 3])
     """
-    rows, columns = _windows(images, generator, pad)
+    rows, columns = _windows(images, random_offsets(images, generator, pad))
     source = generator.device if generator is not None else torch.device("cpu")
     mirrored = torch.randint(2, (len(images), 1), generator=generator, device=source).bool()
     columns = torch.where(mirrored.to(images.device), columns.flip(1), columns)
     return _gathered(images, rows, columns)
 
 
-def shift(images: Tensor, generator: torch.Generator | None = None, pixels: int = 1) -> Tensor:
-    """Augment images: move each by a random offset. The border is reflected.
+def random_offsets(
+    images: Tensor, generator: torch.Generator | None = None, pixels: int = 1
+) -> Tensor:
+    """Draw an offset for each image, for ``shifted``.
 
     Args:
         images: ``(N, C, H, W)`` of any type, on any device.
@@ -122,34 +124,51 @@ def shift(images: Tensor, generator: torch.Generator | None = None, pixels: int 
         pixels: The largest offset, up or down and left or right.
 
     Returns:
-        New images of the same shape and type.
+        int64 ``(2, N)``, rows and columns from ``-pixels`` to ``pixels``, on the images' device.
+        They are drawn on the device of the generator.
 
     Raises:
         ValueError: ``pixels`` is negative or not smaller than the image.
 
     Example:
-        >>> images = torch.arange(9, dtype=torch.uint8).view(1, 1, 3, 3)
-        >>> shift(images, torch.Generator().manual_seed(0)).shape
-        torch.Size([1, 1, 3, 3])
-    """
-    return _gathered(images, *_windows(images, generator, pixels))
-
-
-def _windows(images: Tensor, generator: torch.Generator | None, pad: int) -> tuple[Tensor, Tensor]:
-    """Rows and columns that a random window of each image shows, offset by -pad … pad pixels.
-
-    The random numbers are drawn on the device of the generator.
+        >>> random_offsets(torch.zeros(5, 1, 3, 3), torch.Generator().manual_seed(0)).shape
+        torch.Size([2, 5])
     """
     height, width = images.shape[2:]
-    if not 0 <= pad < min(height, width):
+    if not 0 <= pixels < min(height, width):
         raise ValueError(
-            f"images of {height} x {width} cannot move by up to {pad} pixels; give a number from 0 "
-            f"to {min(height, width) - 1}"
+            f"images of {height} x {width} cannot move by up to {pixels} pixels; give a number "
+            f"from 0 to {min(height, width) - 1}"
         )
     source = generator.device if generator is not None else torch.device("cpu")
-    size = (2, len(images), 1)
-    offsets = torch.randint(-pad, pad + 1, size, generator=generator, device=source)
-    top, left = offsets.to(images.device)
+    size = (2, len(images))
+    drawn = torch.randint(-pixels, pixels + 1, size, generator=generator, device=source)
+    return drawn.to(images.device)
+
+
+def shifted(images: Tensor, offsets: Tensor) -> Tensor:
+    """Augment images: move each by its offset. The border is reflected.
+
+    Args:
+        images: ``(N, C, H, W)`` of any type, on any device.
+        offsets: int64 ``(2, N)``. A pixel at row ``r`` and column ``c`` of the new image is the one
+            at ``r + offsets[0]`` and ``c + offsets[1]``.
+
+    Returns:
+        New images of the same shape and type.
+
+    Example:
+        >>> images = torch.arange(9, dtype=torch.uint8).view(1, 1, 3, 3)
+        >>> shifted(images, torch.tensor([[1], [0]])).flatten(1).tolist()
+        [[3, 4, 5, 6, 7, 8, 3, 4, 5]]
+    """
+    return _gathered(images, *_windows(images, offsets))
+
+
+def _windows(images: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows and columns that each image shows when its window is at its offset."""
+    height, width = images.shape[2:]
+    top, left = offsets[:, :, None]
     rows = _reflect(top + torch.arange(height, device=images.device), height)
     return rows, _reflect(left + torch.arange(width, device=images.device), width)
 

@@ -1,9 +1,9 @@
 """The data loss of a step: cross-entropy with the labels, or distillation from a teacher.
 
 Distillation (Hinton, Vinyals & Dean 2015): the probabilities of a trained network, softened by a
-temperature T, say more about an image than its label. If the images are always shown unchanged, the
-teacher's logits are computed once before the first step. With augmentation the teacher runs at
-every step.
+temperature T, say more about an image than its label. The teacher's logits are computed once before
+the first step if the images are always shown unchanged, and for every offset if they are shifted by
+few pixels. With crops and flips the teacher runs at every step.
 """
 
 from __future__ import annotations
@@ -17,28 +17,38 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from l0arm.lab.data import Dataset, Preprocess
+from l0arm.lab.data import Dataset, Preprocess, shifted
 from l0arm.lab.errors import UserError
 from l0arm.lab.recipes.recipe import Recipe, TeacherSpec
 from l0arm.lab.runs.folder import RunFolder
 from l0arm.lab.runs.session import restored_session
 
+LARGEST_CACHE = 2**28  # bytes of logits that are computed in advance for shifted images
+
 Criterion = Callable[[Tensor], Tensor]  # logits of a batch -> loss
 
 
 class DataLoss(Protocol):
-    """Makes the criterion of a batch from image indices, preprocessed images and labels."""
+    """Makes the criterion of a batch.
 
-    def __call__(self, which: Tensor, x: Tensor, labels: Tensor) -> Criterion: ...
+    It is given the indices of the images, the preprocessed images, the labels, and the offsets
+    ``(2, N)`` of shifted images.
+    """
+
+    def __call__(
+        self, which: Tensor, x: Tensor, labels: Tensor, offsets: Tensor | None = None
+    ) -> Criterion: ...
 
 
 class Teacher(Protocol):
-    """Logits for a batch, given the indices of the images and the preprocessed images."""
+    """Logits for a batch, given what a ``DataLoss`` is given but the labels."""
 
-    def __call__(self, which: Tensor, x: Tensor) -> Tensor: ...
+    def __call__(self, which: Tensor, x: Tensor, offsets: Tensor | None = None) -> Tensor: ...
 
 
-def label_loss(which: Tensor, x: Tensor, labels: Tensor) -> Criterion:
+def label_loss(
+    which: Tensor, x: Tensor, labels: Tensor, offsets: Tensor | None = None
+) -> Criterion:
     """The mean cross-entropy with the labels."""
     return partial(F.cross_entropy, target=labels)
 
@@ -54,9 +64,11 @@ class DistillationLoss:
     temperature: float
     weight: float
 
-    def __call__(self, which: Tensor, x: Tensor, labels: Tensor) -> Criterion:
+    def __call__(
+        self, which: Tensor, x: Tensor, labels: Tensor, offsets: Tensor | None = None
+    ) -> Criterion:
         t, w = self.temperature, self.weight
-        target = F.log_softmax(self.teacher(which, x) / t, 1)
+        target = F.log_softmax(self.teacher(which, x, offsets) / t, 1)
 
         def criterion(logits: Tensor) -> Tensor:
             student = F.log_softmax(logits / t, 1)
@@ -72,8 +84,21 @@ class CachedTeacher:
 
     logits: Tensor
 
-    def __call__(self, which: Tensor, x: Tensor) -> Tensor:
+    def __call__(self, which: Tensor, x: Tensor, offsets: Tensor | None = None) -> Tensor:
         return self.logits[which]
+
+
+@dataclass(frozen=True)
+class CachedShifts:
+    """A teacher's logits for all training images at all offsets, computed in advance."""
+
+    logits: Tensor  # (2 pixels + 1, 2 pixels + 1, images, classes)
+    pixels: int  # the largest offset
+
+    def __call__(self, which: Tensor, x: Tensor, offsets: Tensor | None = None) -> Tensor:
+        assert offsets is not None
+        row, column = offsets + self.pixels
+        return self.logits[row, column, which]
 
 
 @dataclass(frozen=True)
@@ -82,7 +107,7 @@ class TeacherNetworks:
 
     networks: tuple[nn.Module, ...]
 
-    def __call__(self, which: Tensor, x: Tensor) -> Tensor:
+    def __call__(self, which: Tensor, x: Tensor, offsets: Tensor | None = None) -> Tensor:
         with torch.no_grad():
             return torch.stack([network(x) for network in self.networks]).mean(0)
 
@@ -99,12 +124,34 @@ def data_loss_of(
         _check_teacher(run, recipe, spec, seed)
     networks = [cast(nn.Module, restored_session(run, data).trainee) for run in runs.values()]
     device = data.train_images.device
-    teacher = TeacherNetworks(tuple(network.to(device).eval() for network in networks))
-    if recipe.data.augment or recipe.data.shift:
-        return DistillationLoss(teacher, spec.temperature, spec.weight)
+    live = TeacherNetworks(tuple(network.to(device).eval() for network in networks))
+    teacher = live if recipe.data.augment else _in_advance(live, recipe, data, preprocess)
+    return DistillationLoss(teacher, spec.temperature, spec.weight)
+
+
+def _in_advance(
+    live: TeacherNetworks, recipe: Recipe, data: Dataset, preprocess: Preprocess
+) -> Teacher:
+    """The teacher with its logits for all images, unless it is less work to run it in the steps."""
     chunks = torch.split(torch.arange(len(data.train_images)), 1000)
-    logits = torch.cat([teacher(i, preprocess(data.train_images[i])) for i in chunks])
-    return DistillationLoss(CachedTeacher(logits), spec.temperature, spec.weight)
+
+    def logits(row: int, column: int) -> Tensor:
+        parts = []
+        for which in chunks:
+            offsets = torch.tensor([[row], [column]]).expand(2, len(which))
+            images = shifted(data.train_images[which], offsets.to(data.train_images.device))
+            parts.append(live(which, preprocess(images)))
+        return torch.cat(parts)
+
+    pixels = recipe.data.shift
+    if not pixels:
+        return CachedTeacher(logits(0, 0))
+    offsets = range(-pixels, pixels + 1)
+    size = len(offsets) ** 2 * len(data.train_images) * data.classes * 4
+    if len(offsets) ** 2 >= recipe.training.epochs or size > LARGEST_CACHE:
+        return live
+    rows = [torch.stack([logits(row, column) for column in offsets]) for row in offsets]
+    return CachedShifts(torch.stack(rows), pixels)
 
 
 def teachers_of(recipe: Recipe, spec: TeacherSpec, folder: RunFolder) -> dict[int, RunFolder]:

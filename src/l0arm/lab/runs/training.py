@@ -19,7 +19,7 @@ from l0arm.costs import FlopsMeter
 from l0arm.distributed import ProcessLost, Team, noticing_lost_processes
 from l0arm.files import write_json
 from l0arm.gating import Gated, NonFiniteLoss
-from l0arm.lab.data import Dataset, Preprocess, batches, crop_and_flip, shift
+from l0arm.lab.data import Dataset, Preprocess, batches, crop_and_flip, random_offsets, shifted
 from l0arm.lab.errors import OutputLost, RunFailed, UserError
 from l0arm.lab.recipes.recipe import Recipe
 from l0arm.lab.runs import records
@@ -299,8 +299,9 @@ class _Loop:
         session, (share, count) = self.session, share_of(batch, self.team)
         network, optimizer = session.stepping
         labels = self.data.train_labels[share]
-        x, outputs = self.preprocess(self._images(share, number)), []
-        criterion = self.data_loss(share, x, labels)
+        images, offsets = self._images(share, number)
+        x, outputs = self.preprocess(images), []
+        criterion = self.data_loss(share, x, labels, offsets)
 
         def closure() -> Tensor:
             with precision_of(self.recipe.training, self.device):
@@ -324,19 +325,20 @@ class _Loop:
         tally.right += int(sums[3])
         return sums[1] / sums[0]
 
-    def _images(self, share: Tensor, number: int) -> Tensor:
-        """The images of a step, with the recipe's augmentation."""
+    def _images(self, share: Tensor, number: int) -> tuple[Tensor, Tensor | None]:
+        """The images of a step, with the recipe's augmentation, and the offsets of shifted ones."""
         images, spec = self.data.train_images[share], self.recipe.data
         if not (spec.augment or spec.shift):
-            return images
+            return images, None
         run, epoch = self.recipe.training.seed, self.session.epoch
         seed = ((run * 1_000_003 + epoch) * 1_000_003 + number) % 2**63
         if not self.team.first:
             seed = own_seed(run, self.team.rank, epoch, number)
         generator = torch.Generator().manual_seed(seed)
         if spec.augment:
-            return crop_and_flip(images, generator)
-        return shift(images, generator, spec.shift)
+            return crop_and_flip(images, generator), None
+        offsets = random_offsets(images, generator, spec.shift)
+        return shifted(images, offsets), offsets
 
     def _shared_generator(self) -> torch.Generator | None:
         """A generator that is the same in all processes at a step, if they share their draws."""
