@@ -6,7 +6,9 @@ import pytest
 import torch
 
 from l0arm import Gated, Group, Slice, architecture, prune_rate, shrink, sparsify
+from l0arm.costs.expectation import parameter_cost
 from l0arm.estimators import ARM
+from l0arm.gating.mask import close_dead_units
 from l0arm.methods._l0_best import Decide, l0_best, trimmed
 from l0arm.models import MLP, LeNet5
 from l0arm.penalties import L0
@@ -142,6 +144,22 @@ def test_units_with_the_lowest_phi_are_closed_and_no_more_than_needed() -> None:
     assert left(gated) <= 0.4 * before
     gated.phi.data[torch.where(kept, -1.0, phi).argmax()] = 100.0  # the last that was closed
     assert left(gated) > 0.4 * before
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_is_closed_last_leaves_no_room_unused(seed: int) -> None:
+    """A filter takes hundreds of parameters along. No closed unit with a path would still fit."""
+    torch.manual_seed(seed)
+    gated = sparsify(LeNet5(), method=l0_best(0.0))
+    torch.nn.init.normal_(gated.phi, -0.1, 0.1)
+    cost, z = parameter_cost(gated), close_dead_units(gated.layout, gated.deterministic())
+    kept = trimmed(gated, z, 0.005)
+    assert float(cost((kept > 0).double())) <= 0.005 * cost.dense
+    for unit in ((z > 0) & (kept == 0)).nonzero()[:, 0].tolist():
+        again = kept.clone()
+        again[unit] = z[unit]
+        again = close_dead_units(gated.layout, again)
+        assert again[unit] == 0 or float(cost((again > 0).double())) > 0.005 * cost.dense
 
 
 def test_a_network_that_is_small_enough_is_not_trimmed() -> None:

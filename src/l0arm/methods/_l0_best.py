@@ -218,10 +218,13 @@ def trimmed(gated: Gated, z: Tensor, at_most: float) -> Tensor:
     """z with units closed, from the lowest phi up, until ``at_most`` of the parameters are left.
 
     A group keeps its floor, at least one unit, and all units that would save nothing. Units that
-    lose their last path to the output are closed together with those that cut it.
+    lose their last path to the output are closed together with those that cut it. The last one may
+    save more than was needed. Then units that were closed before are opened again, from the highest
+    phi down, where they fit.
     """
     cost = parameter_cost(gated)
-    limit, left = at_most * cost.dense, _left(cost, z)
+    limit, left, start = at_most * cost.dense, _left(cost, z), z
+    closed: list[int] = []
     for unit in torch.argsort(gated.phi.detach()).tolist():
         if left <= limit:
             break
@@ -230,7 +233,15 @@ def trimmed(gated: Gated, z: Tensor, at_most: float) -> Tensor:
             without[unit] = 0.0
             without = close_dead_units(gated.layout, without)
             saved = left - _left(cost, without)
-            z, left = (without, left - saved) if saved > 0 else (z, left)
+            if saved > 0:
+                z, left = without, left - saved
+                closed.append(unit)
+    for unit in reversed(closed):
+        again = z.clone()
+        again[unit] = start[unit]
+        again = close_dead_units(gated.layout, again)  # it has no path, if others went with it
+        if again[unit] > 0 and _left(cost, again) <= limit:
+            z = again
     return z
 
 
