@@ -8,7 +8,7 @@ import pytest
 from l0arm.lab.errors import UserError
 from l0arm.lab.plots import pareto_front
 from l0arm.lab.recipes.recipe import load_recipe
-from l0arm.lab.tables.front import FrontPoint, front_points, undominated
+from l0arm.lab.tables.front import FrontPoint, front_points, fronts, undominated
 
 
 def write_run(root: Path, folder: str, name: str, seed: int, rate: float, right: float) -> None:
@@ -57,11 +57,24 @@ def test_points_of_two_networks_do_not_compete() -> None:
     assert undominated(points) == points
 
 
+def test_runs_on_shifted_images_have_a_front_of_their_own(root: Path) -> None:
+    """They beat quoted rows on other data than these rows had, so both fronts are given."""
+    write_run(root, "moved", "mlp-l0-best-shifted", 0, 97.0, 98.6)
+    points = [p for p in front_points([root]) if p.network.startswith("MLP")]
+    assert [p.name for p in points if p.shifted] == ["moved"]
+    unchanged, every = fronts(points).values()
+    assert [p.name for p in unchanged] == ["mlp-vibnet", "mlp-l0-hc"]
+    assert [p.name for p in every] == ["moved"]
+    (axes,) = pareto_front(points, fronts(points)).axes
+    lines = [line.get_label() for line in axes.lines if line.get_linestyle() != "None"]
+    assert lines == ["not dominated", "not dominated, shifted images too"]
+
+
 def test_the_picture_has_a_mark_for_every_point_and_prune_rates_grow_to_the_right(
     root: Path,
 ) -> None:
     points = [p for p in front_points([root]) if p.network.startswith("MLP")]
-    (axes,) = pareto_front(points, undominated(points)).axes
+    (axes,) = pareto_front(points, fronts(points)).axes
     marks = [line for line in axes.lines if line.get_marker() not in (".", "None", "")]
     assert len(marks) == len(points)
     left, right = axes.get_xlim()
@@ -76,6 +89,6 @@ def test_a_folder_that_is_missing_is_named(tmp_path: Path) -> None:
 def test_points_that_are_not_shown_are_counted_in_the_panel() -> None:
     low = FrontPoint("MLP", "a", "a", "here", left=10.0, accuracy=90.0)
     high = FrontPoint("MLP", "b", "b", "here", left=12.0, accuracy=98.0)
-    (axes,) = pareto_front([low, high], [high]).axes
+    (axes,) = pareto_front([low, high], {"not dominated": [high]}).axes
     assert [text.get_text() for text in axes.texts] == ["below 97.2 %, not shown: 1"]
     assert axes.get_ylabel() == "test accuracy (%)"

@@ -13,7 +13,7 @@ from l0arm.lab.cli.console import say
 from l0arm.lab.cli.options import RunsRoot
 from l0arm.lab.cli.report import drawable, drawables
 from l0arm.lab.errors import UserError, nearest
-from l0arm.lab.tables.front import front_points, undominated
+from l0arm.lab.tables.front import front_points, fronts
 from l0arm.lab.tables.thresholds import threshold_curve
 
 Runs = Annotated[
@@ -115,8 +115,9 @@ def _thresholds(runs: Path, chosen: Sequence[Path]) -> Any:
 
 def _front(runs: Path, chosen: Sequence[Path]) -> Any:
     points = front_points([runs, *chosen])
-    best = undominated(points)
-    say("not dominated:\n" + "\n".join(f"- {point}" for point in best))
+    best = fronts(points)
+    for name, front in best.items():
+        say(f"{name}:\n" + "\n".join(f"- {point}" for point in front))
     return plots.pareto_front(points, best)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from l0arm.lab.plots.canvas import (
@@ -23,17 +23,20 @@ if TYPE_CHECKING:
 
 TICKS = (70.0, 80.0, 90.0, 95.0, 98.0, 99.0, 99.5)  # prune rates
 MARKS = ("o", "s", "^", "D", "v", "P", "X")
+LINES = ("-", "--")
 LOWEST = 97.2  # percent: points below are left out, and the panel says so
 
 
-def pareto_front(points: Sequence[FrontPoint], best: Sequence[FrontPoint]) -> Figure:
+def pareto_front(
+    points: Sequence[FrontPoint], fronts: Mapping[str, Sequence[FrontPoint]]
+) -> Figure:
     """A panel for each network. The axis of prune rates is logarithmic in the weights left.
 
     Filled marks are runs, with a small dot for each seed. Hollow marks are rows that papers print.
 
     Args:
         points: All points.
-        best: Those that no other point dominates. A line joins them.
+        fronts: Those that no other point dominates, by the name of the front. A line joins them.
 
     Returns:
         The figure.
@@ -44,7 +47,7 @@ def pareto_front(points: Sequence[FrontPoint], best: Sequence[FrontPoint]) -> Fi
     Example:
         >>> from l0arm.lab.tables.front import FrontPoint
         >>> point = FrontPoint("MLP", "l0-arm", "mlp-l0-arm", "here", 13.3, 98.0, ((13.3, 98.0),))
-        >>> pareto_front([point], [point]).axes[0].get_title()
+        >>> pareto_front([point], {"not dominated": [point]}).axes[0].get_title()
         'MLP'
     """
     require(points, "there is no run and no row", "name a folder of runs")
@@ -60,15 +63,10 @@ def pareto_front(points: Sequence[FrontPoint], best: Sequence[FrontPoint]) -> Fi
     figure = new_figure(height=4.6, width=PAGE_WIDTH * (1.25 if len(networks) > 1 else 0.8))
     panels = figure.subplots(1, len(networks), squeeze=False)[0]
     for number, (axes, network) in enumerate(zip(panels, networks, strict=True)):
-        line = [point for point in best if point.network == network and point.accuracy >= LOWEST]
-        axes.plot(
-            *([p.left for p in line], [p.accuracy for p in line]),
-            *("-",),
-            color=GREY,
-            linewidth=1.0,
-            zorder=1,
-            label="not dominated",
-        )
+        for (name, front), style in zip(fronts.items(), LINES, strict=False):
+            line = [p for p in front if p.network == network and p.accuracy >= LOWEST]
+            curve = ([p.left for p in line], [p.accuracy for p in line])
+            axes.plot(*curve, style, color=GREY, linewidth=1.0, zorder=1, label=name)
         own = [p for p in points if p.network == network and p.accuracy >= LOWEST]
         for point in sorted(own, key=lambda p: methods.index(p.method)):
             color, mark = look[point.method]

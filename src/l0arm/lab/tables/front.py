@@ -29,6 +29,7 @@ class FrontPoint:
     left: float  # percent of the weights, as the paper counts
     accuracy: float  # percent
     seeds: tuple[tuple[float, float], ...] = ()  # left and accuracy of every run
+    shifted: bool = False  # trained on shifted images, which no quoted row was
 
     def __str__(self) -> str:
         runs = f"{len(self.seeds)} run{'s' if len(self.seeds) > 1 else ''}"
@@ -63,6 +64,27 @@ def method_of(recipe: Recipe) -> str:
         return recipe.method.name
     teacher = "" if recipe.teacher else ", no teacher"
     return "l0-best" + (", shifted images" if recipe.data.shift else teacher)
+
+
+def fronts(points: Sequence[FrontPoint]) -> dict[str, list[FrontPoint]]:
+    """The points that are not dominated, among runs on unchanged images, and among all of them.
+
+    Args:
+        points: The points of all networks.
+
+    Returns:
+        The points by the name of the front. The second front is there if it has other points.
+
+    Example:
+        >>> a = FrontPoint("MLP", "a", "a", "here", left=10.0, accuracy=98.0)
+        >>> b = FrontPoint("MLP", "b", "b", "here", left=9.0, accuracy=99.0, shifted=True)
+        >>> {name: [point.name for point in front] for name, front in fronts([a, b]).items()}
+        {'not dominated': ['a'], 'not dominated, shifted images too': ['b']}
+    """
+    unchanged = undominated(point for point in points if not point.shifted)
+    every = undominated(points)
+    found = {"not dominated": unchanged}
+    return found if every == unchanged else {**found, "not dominated, shifted images too": every}
 
 
 def undominated(points: Iterable[FrontPoint]) -> list[FrontPoint]:
@@ -110,4 +132,5 @@ def _point(name: str, done: Sequence[tuple[Recipe, dict[str, Any]]]) -> FrontPoi
     accuracy = median_low(seed[1] for seed in seeds)
     left = next(seed[0] for seed in seeds if seed[1] == accuracy)
     network = NETWORKS[recipe.model.name]
-    return FrontPoint(network, method_of(recipe), name, "here", left, accuracy, seeds)
+    shifted = recipe.data.shift > 0
+    return FrontPoint(network, method_of(recipe), name, "here", left, accuracy, seeds, shifted)
