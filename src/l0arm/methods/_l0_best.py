@@ -73,7 +73,8 @@ def l0_best(
         average: Whether the weights end as their mean over that stage. Otherwise the learning rate
             decays to zero.
         at_most: The largest share of the parameters that may be left. Units with the lowest phi are
-            closed until it is met, when the gates are fixed.
+            closed until it is met, when the gates are fixed, and those that still fit are opened
+            again.
         **options: Options of an estimator that is given by its name.
 
     Returns:
